@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -71,7 +70,6 @@ class Dataset:
             if rows < 2:
                 raise DataError("at least 2 rows", f"{rows}", field="observations")
             following = None if next_observations is None else _matrix("next_observations", next_observations)
-            states, following = _same_precision(states, following)
             choices, choice_count = _actions(actions, discrete, action_count)
             earned = _column("rewards", rewards)
             ended = np.zeros(rows, dtype=bool) if terminations is None else _flags("terminations", terminations)
@@ -81,6 +79,7 @@ class Dataset:
             if following is not None and following.shape[1] != states.shape[1]:
                 expected = f"{states.shape[1]} numbers a row, as in observations"
                 raise DataError(expected, f"{following.shape[1]}", field="next_observations")
+            states, following = _same_precision(states, following)
         except DataError as error:
             raise error.within(name) from None
 
@@ -197,7 +196,7 @@ def _actions(values: ArrayLike, discrete: bool | None, count: int | None) -> tup
     return indices, int(indices.max(initial=-1)) + 1 if count is None else count
 
 
-def _numbers(field: str, values: ArrayLike) -> np.ndarray[Any, Any]:
+def _numbers(field: str, values: ArrayLike) -> np.ndarray:
     """The values as an array of plain numbers; object arrays are refused, never unpacked."""
     try:
         numbers = np.asarray(values)
@@ -210,15 +209,17 @@ def _numbers(field: str, values: ArrayLike) -> np.ndarray[Any, Any]:
     return numbers
 
 
-def _as_float(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _as_float(numbers: np.ndarray) -> np.ndarray:
     """Floats stay as precise as they came, at least single; integers become doubles, which hold them exactly."""
     kept = numbers.dtype.newbyteorder("=") if numbers.dtype.kind == "f" and numbers.dtype.itemsize >= 4 else None
     widened = np.float32 if numbers.dtype.kind == "f" else np.float64
     return np.ascontiguousarray(numbers, dtype=kept or widened)
 
 
-def _finite(field: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    fine = np.abs(numbers) <= LARGEST_NUMBER  # false for NaN too
+def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
+    if numbers.size == 0 or (numbers.min() >= -LARGEST_NUMBER and numbers.max() <= LARGEST_NUMBER):
+        return numbers  # decided without a copy; a NaN would have failed both tests
+    fine = np.abs(numbers) <= LARGEST_NUMBER
     if not fine.all():
         place = np.argwhere(~fine)[0]
         column = f" in column {place[1]}" if len(place) > 1 and numbers.shape[1] > 1 else ""

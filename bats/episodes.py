@@ -146,7 +146,7 @@ def _step_sizes(observations: Observations) -> Float[np.ndarray, "M"]:
 def _timeouts_note(timeouts: RowFlags, joined: RowFlags, rule: TimeoutRule) -> Note:
     total, kept_on = int(np.count_nonzero(timeouts)), int(np.count_nonzero(joined))
     if rule == "trust":
-        return Note("decision", f"{total:,} timeouts: each ends an episode, as asked.")
+        return Note("decision", f"{total:,} timeouts: each ends an episode.")
     text = f"{total:,} timeouts: {kept_on:,} were joined because the states go on, {total - kept_on:,} end an episode."
     return Note("decision", text)
 

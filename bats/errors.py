@@ -45,6 +45,11 @@ class DataError(BatsError):
         known: dict[str, Any] = {"field": self.field, "row": self.row, "hint": self.hint}
         return DataError(self.expected, self.found, file=file, **known)
 
+    def hinted(self, hint: str) -> DataError:
+        """The same complaint, with one more hint."""
+        both = " ".join(part for part in (self.hint, hint) if part)
+        return DataError(self.expected, self.found, file=self.file, field=self.field, row=self.row, hint=both)
+
 
 class OutputError(BatsError):
     """Something could not be written, or would have been overwritten."""

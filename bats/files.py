@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bats.errors import OutputError
@@ -30,7 +30,8 @@ def atomic_path(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     except OSError as error:
         raise OutputError(f"{path} could not be written: {error.strerror or error}.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # most often it has been moved away
+            temporary.unlink()
 
 
 def _flush(path: Path) -> None:

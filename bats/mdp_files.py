@@ -1,0 +1,174 @@
+"""Saving and loading an MDP: one base file and one small file per round of stitches.
+
+    folder/base.safetensors             the MDP before stitching
+    folder/round-0001.safetensors       what round 1 added
+    folder/round-0002.safetensors       …
+
+Loading replays the rounds, so twenty rounds cost twenty times what they added and one copy of the log. Each file says
+what it is and which version, carries a checksum of its own and that of the file it follows, and appears whole or not
+at all. Opening one never runs code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from bats.errors import DataError
+from bats.files import atomic_path
+from bats.mdp import Stitches, TabularMDP, add_stitches
+
+VERSION = 1
+_BASE, _ROUND = "bats-mdp", "bats-stitches"
+_MDP_ARRAYS = (
+    "states",
+    "first_edge",
+    "target",
+    "action",
+    "reward",
+    "discount",
+    "stitch_round",
+    "planning_error",
+    "starts",
+    "start_weights",
+)
+_STITCH_ARRAYS = ("source", "target", "length", "action", "state", "reward", "planning_error")
+
+
+def save_mdp(mdp: TabularMDP, folder: Path) -> None:
+    """Writes the MDP as the base of `folder`; refuses to replace one that is there."""
+    facts = {"real_count": mdp.real_count, "gamma": mdp.gamma, "penalty": mdp.penalty}
+    _write(_base_path(folder), _BASE, {name: getattr(mdp, name) for name in _MDP_ARRAYS}, facts)
+
+
+def save_round(stitches: Stitches, folder: Path, *, stitch_round: int) -> None:
+    """Writes what a round added, after the base and all rounds before it."""
+    before = _round_path(folder, stitch_round - 1) if stitch_round > 1 else _base_path(folder)
+    facts = {"stitch_round": stitch_round, "follows": _read_facts(before)["checksum"]}
+    _write(_round_path(folder, stitch_round), _ROUND, {name: getattr(stitches, name) for name in _STITCH_ARRAYS}, facts)
+
+
+def load_mdp(folder: Path) -> TabularMDP:
+    """The MDP of `folder` with all its rounds; raises `DataError` for files that are damaged, missing or mixed up."""
+    arrays, facts = _read(_base_path(folder), _BASE, _MDP_ARRAYS)
+    mdp = TabularMDP(
+        real_count=int(facts["real_count"]), gamma=float(facts["gamma"]), penalty=float(facts["penalty"]), **arrays
+    )
+    _check_mdp(mdp, _base_path(folder))
+    for stitch_round, path in enumerate(sorted(Path(folder).glob("round-*.safetensors")), start=1):
+        if path != _round_path(folder, stitch_round):
+            raise DataError(f"round {stitch_round} next", f"{path.name}", file=str(folder))
+        follows = facts["checksum"]
+        arrays, facts = _read(path, _ROUND, _STITCH_ARRAYS)
+        if facts["follows"] != follows:
+            raise DataError("a round that follows the files before it", "one of another MDP", file=str(path))
+        stitches = Stitches(**arrays)
+        _check_stitches(stitches, mdp, path)
+        mdp = add_stitches(mdp, stitches, stitch_round=stitch_round)
+    return mdp
+
+
+def _base_path(folder: Path) -> Path:
+    return Path(folder) / "base.safetensors"
+
+
+def _round_path(folder: Path, stitch_round: int) -> Path:
+    return Path(folder) / f"round-{stitch_round:04d}.safetensors"
+
+
+def _write(path: Path, kind: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
+    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    described = {"format": kind, "version": VERSION, **facts}
+    described["checksum"] = _checksum(held, described)
+    with atomic_path(path) as temporary:
+        save_file(held, temporary, metadata={"bats": json.dumps(described)})
+
+
+def _read(path: Path, kind: str, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    facts = _read_facts(path)
+    if facts.get("format") != kind or facts.get("version") != VERSION:
+        found = f"{facts.get('format')} version {facts.get('version')}"
+        raise DataError(f"{kind} version {VERSION}", found, file=str(path))
+    try:
+        with safe_open(path, framework="numpy") as file:
+            missing = sorted(set(names) - set(file.keys()))
+            if missing:
+                raise DataError(f"the arrays {', '.join(names)}", f"no {', '.join(missing)}", file=str(path))
+            arrays = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise DataError("a whole safetensors file", str(error), file=str(path)) from error
+    claimed = facts["checksum"]
+    if _checksum(arrays, {name: fact for name, fact in facts.items() if name != "checksum"}) != claimed:
+        raise DataError("contents that match their checksum", "others: the file is damaged", file=str(path))
+    return arrays, facts
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    """What a file says of itself, before anything else in it is trusted."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = json.loads((file.metadata() or {}).get("bats", "{}"))
+    except FileNotFoundError as error:
+        raise DataError("a saved MDP", "no such file", file=str(path)) from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError("a whole safetensors file", str(error), file=str(path)) from error
+    if not isinstance(facts, dict) or "checksum" not in facts:
+        raise DataError("a file saved by this package", "another safetensors file", file=str(path))
+    return facts
+
+
+def _checksum(arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape};".encode())
+        digest.update(arrays[name].data if arrays[name].size else b"")
+    return digest.hexdigest()
+
+
+def _check_mdp(mdp: TabularMDP, path: Path) -> None:
+    """The compiled kernels trust indices, so a file is not trusted with them."""
+    states, edges = len(mdp.states), len(mdp.target)
+    offsets = mdp.first_edge
+    told = {
+        "a row of `first_edge` for each state": len(offsets) == states + 1,
+        "edges sorted by source": bool(offsets[0] == 0 and offsets[-1] == edges and np.all(np.diff(offsets) >= 0)),
+        "one entry of each kind an edge": all(
+            len(each) == edges for each in (mdp.action, mdp.reward, mdp.discount, mdp.stitch_round, mdp.planning_error)
+        ),
+        "targets and starts that exist": _within(mdp.target, states) and _within(mdp.starts, states),
+        "as many weights as starts": len(mdp.starts) == len(mdp.start_weights),
+        "gamma between 0 and 1": 0 < mdp.gamma < 1,
+    }
+    _demand(told, path)
+
+
+def _check_stitches(stitches: Stitches, mdp: TabularMDP, path: Path) -> None:
+    longest = stitches.reward.shape[1]
+    told = {
+        "sources and targets that exist": _within(stitches.source, mdp.state_count)
+        and _within(stitches.target, mdp.real_count),
+        f"lengths from 1 to {longest}": bool(np.all((stitches.length >= 1) & (stitches.length <= longest))),
+        "one entry of each kind a stitch": all(
+            len(getattr(stitches, name)) == len(stitches) for name in _STITCH_ARRAYS
+        ),
+        "actions and states for every step": stitches.action.shape[1] == longest
+        and stitches.state.shape[1:] == (longest - 1, mdp.states.shape[1]),
+    }
+    _demand(told, path)
+
+
+def _within(indices: np.ndarray, count: int) -> bool:
+    return bool(indices.dtype.kind in "iu" and np.all((indices >= 0) & (indices < count)))
+
+
+def _demand(told: Mapping[str, bool], path: Path) -> None:
+    for expected, holds in told.items():
+        if not holds:
+            raise DataError(expected, "otherwise", file=str(path))

@@ -1,0 +1,199 @@
+"""Rows in, Dataset out: the checks on entry and where episodes end, on logs small enough to follow by eye."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bats.dataset import Dataset
+from bats.errors import DataError
+
+
+def chain(places: list[float]) -> np.ndarray:
+    return np.array(places, dtype=np.float64)[:, None]
+
+
+def make(places: list[float], **fields: object) -> Dataset:
+    """A log of one-number states whose rewards and actions number its rows."""
+    rows = len(places)
+    return Dataset.from_arrays(chain(places), np.arange(rows)[:, None] + 0.5, np.arange(rows, dtype=float), **fields)
+
+
+def transitions(data: Dataset) -> list[tuple[float, float, float]]:
+    """(state, reward, next state) of every row; the reward tells which row of the log it was."""
+    return list(zip(data.observations[:, 0], data.rewards, data.next_observations[:, 0], strict=True))
+
+
+def text(data: Dataset) -> str:
+    return " ".join(note.text for note in data.notes)
+
+
+def test_without_next_states_the_following_row_is_the_next_state_and_the_last_row_is_lost() -> None:
+    data = make([0, 1, 2, 3])
+    assert transitions(data) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
+    assert data.episode_ends.tolist() == [False, False, True]
+    assert data.starts.tolist() == [0]
+    assert "1 rows that end an episode were left out" in text(data)
+
+
+def test_a_timeout_where_the_states_go_on_is_joined_and_one_before_a_jump_is_not() -> None:
+    places = [0, 1, 2, 3, 4, 50, 51, 52]
+    flags = [False, False, True, False, True, False, False, False]
+    auto = make(places, timeouts=flags)
+    assert transitions(auto) == [(0, 0, 1), (1, 1, 2), (2, 2, 3), (3, 3, 4), (50, 5, 51), (51, 6, 52)]
+    assert auto.starts.tolist() == [0, 4]
+    assert "2 timeouts: 1 were joined because the states go on, 1 end an episode." in text(auto)
+    trusted = make(places, timeouts=flags, timeout_rule="trust")
+    assert transitions(trusted) == [(0, 0, 1), (1, 1, 2), (3, 3, 4), (50, 5, 51), (51, 6, 52)]
+    ignored = make(places, timeouts=flags, timeout_rule="ignore")
+    assert (4, 4, 50) in transitions(ignored)
+
+
+def test_a_jump_in_a_log_without_any_flags_is_told_as_a_guess() -> None:
+    places = [*np.arange(2000.0), *np.arange(2000.0)]
+    data = make(places)
+    assert data.episode_count == 2
+    assert "so boundaries are a guess: 1 steps" in text(data)
+    assert [note.kind for note in data.notes].count("problem") == 1
+
+
+def test_a_terminal_row_keeps_its_reward_though_its_next_state_was_never_logged() -> None:
+    data = make([0, 1, 2, 50, 51], terminations=[False, False, True, False, False])
+    assert transitions(data) == [(0, 0, 1), (1, 1, 2), (2, 2, 2), (50, 3, 51)]
+    assert data.next_known.tolist() == [True, True, False, True]
+    assert data.terminations.tolist() == [False, False, True, False]
+    assert data.episode_ends.tolist() == [False, False, True, True]
+
+
+def test_with_next_states_nothing_is_lost_and_an_episode_ends_where_they_do_not_continue() -> None:
+    data = make([0, 1, 5, 6], next_observations=chain([1, 2, 6, 7]))
+    assert transitions(data) == [(0, 0, 1), (1, 1, 2), (5, 2, 6), (6, 3, 7)]
+    assert data.episode_ends.tolist() == [False, True, False, True]
+    assert data.starts.tolist() == [0, 2]
+    assert data.next_known.all()
+
+
+def test_with_next_states_a_timeout_counts_only_where_they_do_not_continue_unless_trusted() -> None:
+    fields = {"next_observations": chain([1, 2, 3, 4]), "timeouts": [False, True, False, True]}
+    assert make([0, 1, 2, 3], **fields).episode_ends.tolist() == [False, False, False, True]
+    assert make([0, 1, 2, 3], **fields, timeout_rule="trust").episode_ends.tolist() == [False, True, False, True]
+
+
+def test_a_break_that_no_flag_announces_is_a_problem_to_be_told() -> None:
+    data = make([0, 1, 5, 6], next_observations=chain([1, 2, 6, 7]), timeouts=[False, False, False, True])
+    assert data.episode_ends.tolist() == [False, True, False, True]
+    assert [note.kind for note in data.notes] == ["decision", "problem"]
+    assert "1 rows lead to a state that is not the next row's, though no flag" in text(data)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(3, 60), st.integers(1, 5))
+def test_dropping_next_states_loses_only_the_ends(seed: int, rows: int, episodes: int) -> None:
+    """A log with its next states, and the same with timeouts instead, agree on all rows but those that end."""
+    rng = np.random.default_rng(seed)
+    walks = [1e3 * walk + rng.normal(size=(rows + 1, 2)).cumsum(axis=0) for walk in range(episodes)]
+    states, after = np.concatenate([w[:-1] for w in walks]), np.concatenate([w[1:] for w in walks])
+    flags = np.tile(np.arange(rows) == rows - 1, episodes)
+    actions, rewards = rng.normal(size=(len(states), 1)), np.arange(len(states), dtype=float)
+    whole = Dataset.from_arrays(states, actions, rewards, next_observations=after)
+    bare = Dataset.from_arrays(states, actions, rewards, timeouts=flags, timeout_rule="trust")
+    assert np.array_equal(whole.episode_ends, flags)
+    assert np.array_equal(bare.rewards, whole.rewards[~flags])
+    assert np.array_equal(bare.next_observations, whole.next_observations[~flags])
+    assert bare.episode_count == whole.episode_count == episodes
+
+
+def test_starts_are_rows_or_a_rule_with_equal_or_given_weights() -> None:
+    data = make([0, 1, 2, 3, 4])
+    assert data.with_starts(lambda states: states[:, 0] > 1).starts.tolist() == [2, 3]
+    weighted = data.with_starts([0, 3], weights=[1, 3])
+    assert weighted.start_weights.tolist() == [0.25, 0.75]
+    assert data.with_starts([1, 2]).start_weights.tolist() == [0.5, 0.5]
+    with pytest.raises(DataError, match="at least one start state, found none"):
+        data.with_starts(lambda states: states[:, 0] > 99)
+    with pytest.raises(DataError, match="row numbers from 0 to 3"):
+        data.with_starts([0, 4])
+    with pytest.raises(DataError, match="2 weights, none negative"):
+        data.with_starts([0, 1], weights=[1, -1])
+
+
+def test_integer_actions_are_discrete_unless_said_otherwise() -> None:
+    states, rewards = chain([0, 1, 2]), [0.0, 0.0, 0.0]
+    assert Dataset.from_arrays(states, [0, 2, 1], rewards).action_count == 3
+    assert Dataset.from_arrays(states, [[0], [2], [1]], rewards, action_count=5).action_count == 5
+    assert Dataset.from_arrays(states, [0, 2, 1], rewards, discrete=False).actions.tolist() == [[0.0], [2.0]]
+    assert Dataset.from_arrays(states, [0.0, 2.0, 1.0], rewards, discrete=True).actions.tolist() == [0, 2]
+    with pytest.raises(DataError, match=r"field 'actions', row 1: expected a whole number from 0, found 0\.5"):
+        Dataset.from_arrays(states, [0.0, 0.5, 1.0], rewards, discrete=True)
+    with pytest.raises(DataError, match="from 0 to 1, found 2"):
+        Dataset.from_arrays(states, [0, 2, 1], rewards, action_count=2)
+    with pytest.raises(DataError, match="one discrete action a row"):
+        Dataset.from_arrays(states, np.zeros((3, 2), dtype=int), rewards, discrete=True)
+
+
+def test_precision_is_kept_and_the_coarser_of_two_wins() -> None:
+    single, double = chain([0.1, 0.2, 0.3]).astype(np.float32), chain([0.2, 0.3, 0.4])
+    assert Dataset.from_arrays(single, [[0.0]] * 3, [0.0] * 3).observations.dtype == np.float32
+    mixed = Dataset.from_arrays(single, [[0.0]] * 3, [0.0] * 3, next_observations=double)
+    assert mixed.next_observations.dtype == np.float32
+    assert mixed.episode_ends.tolist() == [False, False, True]  # 0.2 in double meets 0.2 in single
+
+
+FINE: dict[str, object] = {
+    "observations": np.zeros((4, 2)),
+    "actions": np.zeros((4, 1)),
+    "rewards": np.zeros(4),
+    "next_observations": np.zeros((4, 2)),
+    "terminations": np.zeros(4, dtype=bool),
+    "timeouts": np.zeros(4, dtype=bool),
+}
+
+
+def with_nan(rows: int, row: int, value: float = np.nan) -> np.ndarray:
+    numbers = np.zeros((rows, 2))
+    numbers[row, 1] = value
+    return numbers
+
+
+BAD: list[tuple[dict[str, object], str]] = [
+    (
+        {"observations": np.zeros((4, 2, 2))},
+        r"field 'observations': expected a table of rank 2.* found shape \(4, 2, 2\)",
+    ),
+    ({"observations": np.zeros((4, 0))}, r"rank 2.* found shape \(4, 0\)"),
+    ({"observations": np.array(3.0)}, "an array with one entry a row, found a single number"),
+    ({"observations": np.zeros((0, 2))}, "field 'observations': expected at least 2 rows, found 0"),
+    ({"observations": np.zeros((1, 2))}, "expected at least 2 rows, found 1"),
+    ({"observations": with_nan(4, 2)}, r"field 'observations', row 2: expected finite .* found nan in column 1"),
+    ({"next_observations": with_nan(4, 3, np.inf)}, r"field 'next_observations', row 3: .* found inf in column 1"),
+    ({"observations": with_nan(4, 0, 1e35)}, r"size at most 1e\+30, found 1e\+35"),
+    ({"next_observations": np.zeros((4, 3))}, "expected 2 numbers a row, as in observations, found 3"),
+    (
+        {"next_observations": np.zeros((3, 2))},
+        "field 'next_observations': expected 4 rows, as in observations, found 3",
+    ),
+    ({"actions": np.zeros((5, 1))}, "field 'actions': expected 4 rows, as in observations, found 5"),
+    ({"actions": np.array(["left"] * 4)}, "field 'actions': expected numbers, found an array of type <U4"),
+    ({"actions": np.array([None] * 4)}, "field 'actions': expected numbers, found an array of type object"),
+    ({"actions": np.zeros((4, 1), dtype=complex)}, "expected numbers, found an array of type complex128"),
+    ({"actions": [[0.0], [0.0, 1.0], [0.0], [0.0]]}, "field 'actions': expected rows of equal length"),
+    ({"rewards": np.zeros((4, 2))}, r"field 'rewards': expected one number a row, found shape \(4, 2\)"),
+    ({"rewards": np.array([0.0, 1.0, -np.inf, 0.0])}, "field 'rewards', row 2: .* found -inf"),
+    ({"terminations": np.array([0, 1, 2, 0])}, r"field 'terminations', row 2: expected true or false .* found 2"),
+    ({"timeouts": np.array([0.0, np.nan, 0.0, 0.0])}, "field 'timeouts', row 1: expected true or false .* found nan"),
+    ({"timeouts": np.zeros((4, 3), dtype=bool)}, "field 'timeouts': expected one flag a row"),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), BAD, ids=lambda part: next(iter(part)) if isinstance(part, dict) else "")
+def test_a_fault_is_told_with_its_field_and_row(fault: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        Dataset.from_arrays(**{**FINE, **fault}, name="my log")
+    assert str(caught.value).startswith("my log: ")
+
+
+def test_a_log_of_ends_only_has_no_transition_to_offer() -> None:
+    with pytest.raises(DataError, match="at least one row with a known next state, found none"):
+        make([0, 1], timeouts=[True, True], timeout_rule="trust")
