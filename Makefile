@@ -1,0 +1,33 @@
+# Two targets do everything on a fresh machine: `make demo` and `make test`. Both set up .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+DEMO := runs/demo
+
+.PHONY: demo test check benchmark clean
+
+demo: $(READY)
+	rm -rf $(DEMO)
+	$(BIN)/bats-rl data collect maze2d-umaze --rows 100000 --seed 0 --out $(DEMO)/umaze.hdf5
+	$(BIN)/bats-rl validate $(DEMO)/umaze.hdf5
+	$(BIN)/bats-rl solve $(DEMO)/umaze.hdf5 --save $(DEMO)/mdp
+
+test: $(READY) check
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+benchmark: $(READY)
+	for script in solve read collect; do $(BIN)/python -m benchmarks.$$script || exit 1; done
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs

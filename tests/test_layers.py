@@ -1,0 +1,78 @@
+"""Imports go one way, the tabular core never needs JAX, and only the command line talks."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "bats"
+
+ORDER = (
+    "errors",
+    "types",
+    "files",
+    "kernels",
+    "episodes",
+    "dataset",
+    "formats",
+    "tasks",
+    "mdp",
+    "mdp_files",
+    "solve",
+    "validate",
+    "progress",
+    "cli",
+)
+"""a module may import from those before it"""
+NEURAL: tuple[str, ...] = ()
+"""the modules that may need JAX"""
+TALKING = ("cli", "progress")
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_layers(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "bats":
+            parts = node.module.split(".")[1:]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("bats.")}
+    return found
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_the_layers_before_it(path: Path) -> None:
+    layer = layer_of(path)
+    assert layer in ORDER, f"{layer} has no place in the order"
+    allowed = set(ORDER[: ORDER.index(layer)]) | ({layer} if path.parent != PACKAGE else set())
+    assert imported_layers(path) <= allowed
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_command_line_prints(path: Path) -> None:
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    prints = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+    assert layer_of(path) in TALKING or not prints
+
+
+def test_everything_but_the_neural_modules_imports_without_jax() -> None:
+    names = [
+        ".".join(("bats", *path.with_suffix("").relative_to(PACKAGE).parts)).removesuffix(".__init__")
+        for path in SOURCES
+        if layer_of(path) not in NEURAL
+    ]
+    program = (
+        f"import sys; sys.modules['jax'] = None; import importlib\nfor name in {names}: importlib.import_module(name)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
