@@ -6,7 +6,7 @@ C stitches, K the most actions in a stitch.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -26,6 +26,7 @@ Policy = Int[np.ndarray, "S"]
 """the edge taken in every state, `NO_EDGE` where there is none"""
 
 
+@runtime_checkable
 class Reporter(Protocol):
     """Told how far a long job has come; `bats.progress` draws it, the library itself never prints."""
 

@@ -1,0 +1,94 @@
+"""D4RL's maze2d as a Gymnasium environment; `import bats.tasks` registers one for every map."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from jaxtyping import Float, Float64, UInt8
+
+from bats.errors import BatsError
+from bats.tasks.maze2d.maps import GOAL_RADIUS, MAZES, find_maze, start_state
+from bats.tasks.maze2d.physics import MazePhysics
+from bats.tasks.maze2d.picture import draw
+
+FASTEST = 6.0
+"""bound of the observation space: no more than 5.2263 is reached in free flight, a little more off a wall"""
+
+
+class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]]):
+    """A ball to be steered to the goal and kept there.
+
+    Observation: position and velocity, (row, column, row velocity, column velocity), in double precision, so that
+    `reset(options={"state": observation})` returns to exactly where it was seen. Action: force in both directions,
+    clipped to [-1, 1]. The reward is that of the state after the step, in every step: 1 within 0.5 of the goal
+    (`sparse`), or exp(-distance) (`dense`). Nothing terminates; registration adds the time limit.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 100}  # noqa: RUF012 (as in the base class)
+
+    def __init__(
+        self, maze: str = "umaze", *, reward: str = "sparse", render_mode: Literal["rgb_array"] | None = None
+    ) -> None:
+        if reward not in ("sparse", "dense"):
+            raise BatsError(f"`reward` must be 'sparse' or 'dense'; got {reward!r}.")
+        self.maze = find_maze(maze)
+        self.render_mode = render_mode
+        self._dense = reward == "dense"
+        self._physics = MazePhysics(self.maze)
+        low = np.array([0.0, 0.0, -FASTEST, -FASTEST])
+        high = np.array([self.maze.shape[0] - 1, self.maze.shape[1] - 1, FASTEST, FASTEST])
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (2,), dtype=np.float32)
+        self._state: tuple[float, float, float, float] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Float64[np.ndarray, "4"], dict[str, Any]]:
+        """Begins at a random place, or at `options["state"]`."""
+        super().reset(seed=seed)
+        unknown = set(options or {}) - {"state"}
+        if unknown:
+            raise BatsError(f"Unknown reset options {sorted(unknown)}; 'state' is the only one.")
+        if options and "state" in options:
+            state = np.asarray(options["state"], dtype=np.float64)
+            if not self.observation_space.contains(state):
+                raise BatsError(f"`state` must be 4 numbers within {self.observation_space}; got {options['state']}.")
+        else:
+            cell = self.maze.cells[self.np_random.integers(len(self.maze.cells))]
+            state = start_state(cell, self.np_random)
+        self._state = (float(state[0]), float(state[1]), float(state[2]), float(state[3]))
+        return np.array(self._state), {}
+
+    def step(
+        self, action: Float[np.ndarray, "2"]
+    ) -> tuple[Float64[np.ndarray, "4"], float, bool, bool, dict[str, Any]]:
+        """One hundredth of a second."""
+        if self._state is None:
+            raise BatsError("`reset` must be called before `step`.")
+        first, second = float(action[0]), float(action[1])
+        if not (math.isfinite(first) and math.isfinite(second)):
+            raise BatsError(f"An action must be finite; got {action}.")
+        self._state = self._physics.step(self._state, (first, second))
+        distance = math.hypot(self._state[0] - self.maze.goal[0], self._state[1] - self.maze.goal[1])
+        reward = math.exp(-distance) if self._dense else float(distance <= GOAL_RADIUS)
+        return np.array(self._state), reward, False, False, {"at_goal": distance <= GOAL_RADIUS}
+
+    def render(self) -> UInt8[np.ndarray, "H W 3"] | None:
+        """The maze from above as an image, where `render_mode` is `rgb_array`."""
+        if self.render_mode is None or self._state is None:
+            return None
+        return draw(self.maze, np.array(self._state))
+
+
+def register_mazes() -> None:
+    """Makes every maze known to Gymnasium. MuJoCo is imported only when one is made."""
+    for maze in MAZES:
+        gymnasium.register(
+            id=maze.environment,
+            entry_point="bats.tasks.maze2d.environment:Maze2dEnv",
+            max_episode_steps=maze.episode_steps,
+            kwargs={"maze": maze.name},
+        )

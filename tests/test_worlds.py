@@ -1,0 +1,119 @@
+"""Small worlds with known optimal values, and the log of many dimensions."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bats.errors import BatsError
+from bats.tasks import TASKS, collect, find_task
+from bats.tasks.hopper import posture_action
+from bats.tasks.worlds import CHAIN, GRID, World, WorldEnv, collect_world
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sides=st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(lambda sides: max(sides) > 1),
+    ends=st.booleans(),
+    cost=st.sampled_from([0.0, 0.1, 0.5]),
+    discount=st.sampled_from([0.5, 0.9, 0.99]),
+)
+def test_closed_form_solves_bellman_s_equation(sides: list[int], ends: bool, cost: float, discount: float) -> None:
+    # V*(s) = max over a of r + g V*(s'), with nothing after the end; where the task has ended there is no choice left.
+    world = World(tuple(sides), ends=ends, move_cost=cost)
+    positions = world.positions()
+    values = world.optimal_values(positions, discount)
+    choices = []
+    for action in range(world.action_count):
+        moved, rewards, ended = world.step(positions, np.full(len(positions), action))
+        choices.append(rewards + discount * np.where(ended, 0, world.optimal_values(moved, discount)))
+    alive = (world.moves_to_goal(positions) > 0) | (not world.ends)
+    np.testing.assert_allclose(values[alive], np.max(choices, axis=0)[alive], rtol=1e-12, atol=1e-12)
+    assert (values[~alive] == 0).all()
+
+
+def test_worked_values() -> None:
+    # Three moves from the goal at discount 0.9: 0.9^2 = 0.81; moves at 0.1 each cost 0.1 (1 + 0.9 + 0.81) = 0.271.
+    where = np.array([[0], [2], [3]])
+    np.testing.assert_allclose(World((4,)).optimal_values(where, 0.9), [0.81, 1, 0])
+    np.testing.assert_allclose(World((4,), move_cost=0.1).optimal_values(where, 0.9), [0.81 - 0.271, 0.9, 0])
+    # Going on for ever: 1 / (1 - 0.9) = 10 once there.
+    np.testing.assert_allclose(World((4,), ends=False).optimal_values(where, 0.9), [8.1, 10, 10])
+    with pytest.raises(BatsError, match="discount"):
+        CHAIN.optimal_values(where, 1.0)
+
+
+def test_moves_stop_at_the_edge() -> None:
+    moved, rewards, ended = World((2, 3)).step(np.array([[0, 1], [0, 1], [1, 1], [1, 2]]), np.array([0, 1, 3, 3]))
+    assert moved.tolist() == [[0, 1], [1, 1], [1, 2], [1, 2]]
+    assert (rewards.tolist(), ended.tolist()) == ([0, 0, 1, 1], [False, False, True, True])
+    with pytest.raises(BatsError, match="shape"):
+        World((1, 1))
+
+
+@pytest.mark.parametrize(("name", "world"), [("chain", CHAIN), ("grid", GRID)])
+def test_environment_and_log_play_the_world(name: str, world: World) -> None:
+    check_env(gymnasium.make(find_task(name).environment).unwrapped, skip_render_check=True)
+    dataset = collect(name, 4_000, 0)
+    assert (len(dataset), dataset.action_count) == (4_000, world.action_count)
+    positions = dataset.observations.astype(np.int64)
+    moved, rewards, ended = world.step(positions, dataset.actions.astype(np.int64))
+    np.testing.assert_array_equal(dataset.next_observations, moved)
+    np.testing.assert_array_equal(dataset.rewards, rewards)
+    np.testing.assert_array_equal(dataset.terminations, ended)
+    # Every action of every state but the goal is in the log, so its own best values are the world's.
+    tried = np.unique(np.column_stack([positions, dataset.actions]), axis=0)
+    assert len(tried) == (np.prod(world.shape) - 1) * world.action_count
+
+
+def test_episodes_start_anywhere_but_in_the_goal() -> None:
+    environment = WorldEnv((2, 2))
+    starts = {tuple(environment.reset(seed=seed)[0]) for seed in range(50)}
+    assert starts == {(0, 0), (0, 1), (1, 0)}
+    assert environment.reset(options={"state": [1, 1]})[0].tolist() == [1, 1]
+    with pytest.raises(BatsError, match="position within"):
+        environment.reset(options={"state": [2, 0]})
+
+
+def test_a_world_that_goes_on_never_terminates() -> None:
+    dataset = collect_world(World((3,), ends=False), 1_000, 0)
+    assert not dataset.terminations.any()
+    assert dataset.episode_count == 10  # of a hundred steps each
+    assert dataset.rewards.sum() == (dataset.next_observations[:, 0] == 2).sum()
+
+
+def test_hopper_log_has_eleven_numbers_and_falls() -> None:
+    pytest.importorskip("mujoco", reason="the hopper needs the extra `mujoco`")
+    dataset = collect("hopper", 3_000, 0)
+    assert dataset.observations.shape == (3_000, 11)
+    assert dataset.actions.shape == (3_000, 3)
+    assert np.abs(dataset.actions).max() <= 1
+    # Falling is what terminates: outside the healthy range of height (0.7) or angle (0.2).
+    height, angle = dataset.next_observations[:, 0], dataset.next_observations[:, 1]
+    fallen = (height < 0.7) | (np.abs(angle) > 0.2)
+    assert dataset.terminations.sum() >= 3
+    np.testing.assert_array_equal(dataset.terminations, fallen)
+    assert collect("hopper", 500, 1).observations.tobytes() == collect("hopper", 500, 1).observations.tobytes()
+
+
+def test_posture_controller_pulls_back_to_zero() -> None:
+    observation = np.zeros(11)
+    observation[2:5], observation[8:11] = [0.1, -0.2, 0.0], [1.0, 0.0, -2.0]
+    np.testing.assert_allclose(posture_action(observation), [-0.2, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("task", [task.name for task in TASKS if not task.name.startswith("maze2d")])
+def test_every_other_task_has_an_environment(task: str) -> None:
+    if task == "hopper":
+        pytest.importorskip("mujoco", reason="the hopper needs the extra `mujoco`")
+    gymnasium.make(find_task(task).environment).close()
+
+
+@pytest.mark.parametrize("task", ["chain", "grid", "hopper"])
+def test_a_log_of_one_row_is_refused(task: str) -> None:
+    with pytest.raises(BatsError, match="at least 2 rows"):
+        collect(task, 1, 0)
