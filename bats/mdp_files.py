@@ -4,28 +4,22 @@
     folder/round-0001.safetensors       what round 1 added
     folder/round-0002.safetensors       …
 
-Loading replays the rounds, so twenty rounds cost twenty times what they added and one copy of the log. Each file says
-what it is and which version, carries a checksum of its own and that of the file it follows, and appears whole or not
-at all. Opening one never runs code.
+Loading replays the rounds, so twenty rounds cost twenty times what they added and one copy of the log. Each round
+names the checksum of the file it follows (`array_files` says what else every file carries).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
+from bats.array_files import read_arrays, read_facts, write_arrays
 from bats.errors import DataError
-from bats.files import atomic_path
 from bats.mdp import Stitches, TabularMDP, add_stitches
 
-VERSION = 1
 _BASE, _ROUND = "bats-mdp", "bats-stitches"
 _MDP_ARRAYS = (
     "states",
@@ -45,14 +39,15 @@ _STITCH_ARRAYS = ("source", "target", "length", "action", "state", "reward", "pl
 def save_mdp(mdp: TabularMDP, folder: Path) -> None:
     """Writes the MDP as the base of `folder`; refuses to replace one that is there."""
     facts = {"real_count": mdp.real_count, "gamma": mdp.gamma, "penalty": mdp.penalty}
-    _write(_base_path(folder), _BASE, {name: getattr(mdp, name) for name in _MDP_ARRAYS}, facts)
+    write_arrays(_base_path(folder), _BASE, {name: getattr(mdp, name) for name in _MDP_ARRAYS}, facts)
 
 
 def save_round(stitches: Stitches, folder: Path, *, stitch_round: int) -> None:
     """Writes what a round added, after the base and all rounds before it."""
     before = _round_path(folder, stitch_round - 1) if stitch_round > 1 else _base_path(folder)
-    facts = {"stitch_round": stitch_round, "follows": _read_facts(before)["checksum"]}
-    _write(_round_path(folder, stitch_round), _ROUND, {name: getattr(stitches, name) for name in _STITCH_ARRAYS}, facts)
+    facts = {"stitch_round": stitch_round, "follows": read_facts(before)["checksum"]}
+    arrays = {name: getattr(stitches, name) for name in _STITCH_ARRAYS}
+    write_arrays(_round_path(folder, stitch_round), _ROUND, arrays, facts)
 
 
 def load_mdp(folder: Path) -> TabularMDP:
@@ -75,61 +70,20 @@ def load_mdp(folder: Path) -> TabularMDP:
     return mdp
 
 
+def _read(path: Path, kind: str, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays, facts = read_arrays(path, kind)
+    missing = sorted(set(names) - set(arrays))
+    if missing:
+        raise DataError(f"the arrays {', '.join(names)}", f"no {', '.join(missing)}", file=str(path))
+    return {name: arrays[name] for name in names}, facts
+
+
 def _base_path(folder: Path) -> Path:
     return Path(folder) / "base.safetensors"
 
 
 def _round_path(folder: Path, stitch_round: int) -> Path:
     return Path(folder) / f"round-{stitch_round:04d}.safetensors"
-
-
-def _write(path: Path, kind: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
-    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    described = {"format": kind, "version": VERSION, **facts}
-    described["checksum"] = _checksum(held, described)
-    with atomic_path(path) as temporary:
-        save_file(held, temporary, metadata={"bats": json.dumps(described)})
-
-
-def _read(path: Path, kind: str, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    facts = _read_facts(path)
-    if facts.get("format") != kind or facts.get("version") != VERSION:
-        found = f"{facts.get('format')} version {facts.get('version')}"
-        raise DataError(f"{kind} version {VERSION}", found, file=str(path))
-    try:
-        with safe_open(path, framework="numpy") as file:
-            missing = sorted(set(names) - set(file.keys()))
-            if missing:
-                raise DataError(f"the arrays {', '.join(names)}", f"no {', '.join(missing)}", file=str(path))
-            arrays = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise DataError("a whole safetensors file", str(error), file=str(path)) from error
-    claimed = facts["checksum"]
-    if _checksum(arrays, {name: fact for name, fact in facts.items() if name != "checksum"}) != claimed:
-        raise DataError("contents that match their checksum", "others: the file is damaged", file=str(path))
-    return arrays, facts
-
-
-def _read_facts(path: Path) -> dict[str, Any]:
-    """What a file says of itself, before anything else in it is trusted."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {}).get("bats", "{}"))
-    except FileNotFoundError as error:
-        raise DataError("a saved MDP", "no such file", file=str(path)) from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DataError("a whole safetensors file", str(error), file=str(path)) from error
-    if not isinstance(facts, dict) or "checksum" not in facts:
-        raise DataError("a file saved by this package", "another safetensors file", file=str(path))
-    return facts
-
-
-def _checksum(arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape};".encode())
-        digest.update(arrays[name].data if arrays[name].size else b"")
-    return digest.hexdigest()
 
 
 def _check_mdp(mdp: TabularMDP, path: Path) -> None:

@@ -267,7 +267,9 @@ def test_any_damaged_byte_is_noticed(tmp_path: Path) -> None:
 
 
 def test_missing_and_foreign_files_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"base\.safetensors: expected a saved MDP, found no such file"):
+    with pytest.raises(
+        DataError, match=r"base\.safetensors: expected a file saved by this package, found no such file"
+    ):
         load_mdp(tmp_path)
     saved_rounds(tmp_path / "a", seed=1)
     saved_rounds(tmp_path / "b", seed=2)
