@@ -85,8 +85,9 @@ class Dataset:
 
         episodes = split_episodes(states, following, ended, cut, rule=timeout_rule)
         keep = episodes.keep
-        if not keep.any():
-            raise DataError("at least one row with a known next state", "none", file=name, field="observations")
+        usable = int(np.count_nonzero(keep))
+        if usable < 2:
+            raise DataError("at least 2 rows with a known next state", f"{usable}", file=name, field="observations")
         ends = _kept(episodes.ends, keep)
         first_rows = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
         return cls(
@@ -131,7 +132,10 @@ class Dataset:
         if shares.shape != rows.shape or not np.isfinite(shares).all() or shares.min() < 0 or shares.sum() <= 0:
             expected = f"{len(rows)} weights, none negative, some positive"
             raise DataError(expected, f"{shares}", file=self.name, field="start_weights")
-        return replace(self, starts=rows.astype(np.int64), start_weights=shares / shares.sum())
+        total = shares.sum()
+        if abs(total - 1) > 1e-12:  # weights that sum to 1 already stay as they are, to the last bit
+            shares = shares / total
+        return replace(self, starts=rows.astype(np.int64), start_weights=shares)
 
 
 def _kept(rows: np.ndarray, keep: RowFlags) -> np.ndarray:

@@ -18,10 +18,10 @@ def atomic_path(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     A block that raises leaves nothing behind. An existing file is refused unless `overwrite`.
     """
     path = Path(path)
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists already; choose another name or allow overwriting.")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
+        if path.exists() and not overwrite:
+            raise OutputError(f"{path} exists already; choose another name or allow overwriting.")
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         _flush(temporary)

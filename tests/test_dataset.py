@@ -195,5 +195,5 @@ def test_a_fault_is_told_with_its_field_and_row(fault: dict[str, object], messag
 
 
 def test_a_log_of_ends_only_has_no_transition_to_offer() -> None:
-    with pytest.raises(DataError, match="at least one row with a known next state, found none"):
+    with pytest.raises(DataError, match="at least 2 rows with a known next state, found 0"):
         make([0, 1], timeouts=[True, True], timeout_rule="trust")

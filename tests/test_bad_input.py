@@ -1,0 +1,497 @@
+"""What is wrong with a log is told with file, field, row, what was expected and what was found; nothing is written."""
+
+# ruff: noqa: E501 (a message is easier to check on one line)
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from bats.errors import DataError
+from bats.formats import ColumnMap, load_dataset, write_minari
+from tests.logs import as_columns, folder_bytes, small_log, write_arrays, write_csv, write_parquet
+
+
+def complaint(source: Path | str, folder: Path, **settings: Any) -> str:
+    """The message of the `DataError` that reading must raise, without the folder; the folder stays as it was."""
+    before = folder_bytes(folder)
+    with pytest.raises(DataError) as caught:
+        load_dataset(source, **settings)
+    assert folder_bytes(folder) == before
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def write_npz(path: Path, fields: dict[str, np.ndarray]) -> Path:
+    np.savez_compressed(path, **fields)
+    return path
+
+
+ARRAY_WRITERS = {"log.hdf5": write_arrays, "log.npz": write_npz}
+EVERY_WRITER: dict[str, Callable[[Path, dict[str, np.ndarray]], Path]] = {
+    **ARRAY_WRITERS,
+    "log.csv": lambda path, fields: write_csv(path, as_columns(fields)),
+    "log.parquet": lambda path, fields: write_parquet(path, as_columns(fields)),
+}
+
+
+def changed(field: str, place: object, value: float) -> dict[str, np.ndarray]:
+    log = small_log()
+    log[field] = log[field].astype(np.float64)
+    log[field][place] = value
+    return log
+
+
+SHORT = {name: values[:1] for name, values in small_log().items()}
+WITHOUT = {name: {key: values for key, values in small_log().items() if key != name} for name in small_log()}
+ALL_BUT_REWARDS = "'actions', 'next_observations', 'observations', 'terminations', 'timeouts'"
+FINITE = "finite numbers of size at most 1e+30"
+
+IN_ANY_FORMAT = {
+    "nan": (
+        changed("observations", (17, 1), np.nan),
+        f"field 'observations', row 17: expected {FINITE}, found nan in c",
+    ),
+    "infinity": (changed("rewards", 3, np.inf), f"field 'rewards', row 3: expected {FINITE}, found inf."),
+    "filler": (
+        changed("next_observations", (2, 0), -1e38),
+        f"field 'next_observations', row 2: expected {FINITE}, found -",
+    ),
+    "odd flag": (
+        changed("terminations", 5, 2),
+        "field 'terminations', row 5: expected true or false (1 or 0), found 2.0.",
+    ),
+    "one row": (SHORT, "field 'observations': expected at least 2 rows, found 1."),
+}
+
+
+@pytest.mark.parametrize("name", EVERY_WRITER)
+@pytest.mark.parametrize("fault", IN_ANY_FORMAT)
+def test_faulty_values(name: str, fault: str, tmp_path: Path) -> None:
+    log, message = IN_ANY_FORMAT[fault]
+    source = EVERY_WRITER[name](tmp_path / name, log)
+    assert complaint(source, tmp_path).startswith(f"{name}: {message}")
+
+
+def test_a_complaint_about_a_table_names_the_columns(tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "log.csv", as_columns(changed("observations", (17, 1), np.nan)))
+    told = complaint(source, tmp_path)
+    assert told.endswith(
+        "found nan in column 1. (observations: observations_0, observations_1; row 0 follows the header.)"
+    )
+
+
+IN_ARRAYS = {
+    "missing": (WITHOUT["rewards"], f"expected a field 'rewards', found only {ALL_BUT_REWARDS}."),
+    "rank": ({"observations": np.zeros((24, 2, 2))}, "field 'observations': expected a table of rank 2, rows by numbers, found shape (24, 2, 2)."),
+    "reward rank": ({"rewards": np.zeros((24, 2))}, "field 'rewards': expected one number a row, found shape (24, 2)."),
+    "flag rank": ({"timeouts": np.zeros((24, 2), bool)}, "field 'timeouts': expected one flag a row, found shape (24, 2)."),
+    "single number": ({"rewards": np.float64(1)}, "field 'rewards': expected an array with one entry a row, found a single number."),
+    "length": ({"actions": np.zeros((23, 1))}, "field 'actions': expected 24 rows, as in observations, found 23."),
+    "flag length": ({"terminations": np.zeros(3)}, "field 'terminations': expected 24 rows, as in observations, found 3."),
+    "width": ({"next_observations": np.zeros((24, 3))}, "field 'next_observations': expected 2 numbers a row, as in observations, found 3."),
+    "empty": ({name: values[:0] for name, values in small_log().items()}, "field 'observations': expected at least 2 rows, found 0."),
+    "text": ({"rewards": np.full(24, b"abc")}, "field 'rewards': expected numbers, found an array of type |S3."),
+    "complex": ({"rewards": np.zeros(24, complex)}, "field 'rewards': expected numbers, found an array of type complex128."),
+    "twice": ({"terminals": np.zeros(24, bool)}, "expected one of 'terminations' and 'terminals', found both."),
+    "negative action": ({"actions": np.arange(24) - 1}, "field 'actions', row 0: expected a whole number from 0, found -1."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARRAY_WRITERS)
+@pytest.mark.parametrize("fault", IN_ARRAYS)
+def test_faulty_arrays(name: str, fault: str, tmp_path: Path) -> None:
+    change, message = IN_ARRAYS[fault]
+    log = change if fault == "missing" else small_log() | change
+    source = ARRAY_WRITERS[name](tmp_path / name, log)
+    assert complaint(source, tmp_path) == f"{name}: {message}"
+    with pytest.raises(DataError) as caught:
+        load_dataset(log)
+    assert str(caught.value) == f"arrays: {message}"
+
+
+def test_faults_of_arrays_in_memory() -> None:
+    log = small_log()
+    cases = {
+        "field 'rewards': expected numbers, found an array of type object": {"rewards": np.full(24, None)},
+        "field 'actions': expected rows of equal length, found": {"actions": [[1.0], [2.0, 3.0]]},
+        "field 'episode': expected one id a row, a number or a text, found int64 of shape (24, 2)": {
+            "episode": np.zeros((24, 2), np.int64)
+        },
+        "field 'episode', row 2: expected an id in every row, found nan": {"episode": [0, 0, np.nan] * 8},
+    }
+    for message, change in cases.items():
+        with pytest.raises(DataError) as caught:
+            load_dataset(log | change)
+        assert str(caught.value).startswith(f"arrays: {message}")
+    with pytest.raises(DataError, match="expected a field 'observations', found only nothing"):
+        load_dataset({})
+    with pytest.raises(DataError, match="expected a CSV or Parquet table for a column map"):
+        load_dataset(log, columns=ColumnMap.parse("observations=x actions=u rewards=r"))
+
+
+def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "gone.npz").symlink_to(tmp_path / "nothing.npz")
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "folder.hdf5").mkdir()
+    (tmp_path / "nothing here").mkdir()
+    (tmp_path / "log.pkl").write_bytes(b"\x80\x04.")
+    known = ".hdf5, .h5, .npz, .csv, .parquet, a Minari data set's folder or minari:ID"
+    minari = "a Minari data set with data/metadata.json and data/main_data.hdf5"
+    told = {
+        "missing.hdf5": "missing.hdf5: expected an HDF5 file, found no such file.",
+        "gone.npz": "gone.npz: expected an npz file, found a link to a file that is gone.",
+        "empty.csv": "empty.csv: expected a CSV file, found an empty file.",
+        "folder.hdf5": "folder.hdf5: expected an HDF5 file, found a folder.",
+        "log.pkl": f"log.pkl: expected {known}, found a file ending in '.pkl'.",
+        "missing": f"missing: expected {known}, found no such file.",
+        "nothing here": f"nothing here: expected {minari}, found a folder without them.",
+    }
+    for name, message in told.items():
+        assert complaint(tmp_path / name, tmp_path) == message
+    assert "found one with a zero byte" in complaint("log\0.csv", tmp_path)
+    for name in ("x" * 300 + ".csv", "x" * 300):
+        assert "File name too long" in complaint(name, tmp_path)
+
+
+def test_a_minari_name_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    told = complaint("minari:D4RL/pointmaze/umaze-v2", tmp_path)
+    assert told.startswith("D4RL/pointmaze/umaze-v2: expected a Minari data set with data/metadata.json")
+    assert told.endswith("found no such folder.")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("suffix", ["hdf5", "npz", "csv", "parquet"])
+def test_a_pipe_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"log.{suffix}")
+    with pytest.raises(DataError, match="found something that is not a plain file"):
+        load_dataset(tmp_path / f"log.{suffix}")
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Gives up root's right to read everything for a while."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users as Unix has them")
+@pytest.mark.parametrize("name", EVERY_WRITER)
+@pytest.mark.parametrize("locked", ["file", "folder"])
+def test_a_file_one_may_not_read(name: str, locked: str, tmp_path: Path) -> None:
+    importlib.import_module("pyarrow.parquet")  # before giving up the right to read it
+    with TemporaryDirectory() as place:  # the folder of tmp_path is closed to others
+        folder = Path(place)
+        EVERY_WRITER[name](folder / name, small_log()).chmod(0o644 if locked == "folder" else 0)
+        folder.chmod(0 if locked == "folder" else 0o755)
+        with ordinary_user(), pytest.raises(DataError, match="Permission denied"):
+            load_dataset(folder / name)
+        folder.chmod(0o755)
+
+
+OTHERS = {
+    "log.hdf5": ("an HDF5 file", "log.npz", "a zip archive, as npz files are"),
+    "log.npz": ("an npz file", "log.hdf5", "an HDF5 file"),
+    "log.parquet": ("a Parquet file", "log.csv", "a file that begins with b'observat'"),
+    "log.csv": ("a text file in UTF-8", "log.hdf5", "'utf-8' codec can't decode byte 0x89 in position 0"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_format_behind_the_suffix(name: str, tmp_path: Path) -> None:
+    expected, other, found = OTHERS[name]
+    EVERY_WRITER[other](tmp_path / other, small_log())
+    (tmp_path / other).rename(tmp_path / name)
+    assert complaint(tmp_path / name, tmp_path).startswith(f"{name}: expected {expected}, found {found}")
+
+
+@pytest.mark.parametrize("name", ["log.hdf5", "log.npz", "log.parquet"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_a_file_cut_short(name: str, share: float, tmp_path: Path) -> None:
+    whole = EVERY_WRITER[name](tmp_path / name, small_log()).read_bytes()
+    (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
+    kind = {"log.hdf5": "a sound HDF5 file", "log.npz": "an npz file", "log.parquet": "a sound Parquet file"}[name]
+    told = complaint(tmp_path / name, tmp_path)
+    assert told.startswith(f"{name}: expected {kind}, found ")
+    assert told.endswith("It may be damaged or cut short.")
+
+
+def test_damaged_contents(tmp_path: Path) -> None:
+    log = small_log()
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        for name, values in log.items():
+            file.create_dataset(name, data=values, compression="gzip", fletcher32=True)
+        place = file["rewards"].id.get_chunk_info(0).byte_offset
+    spoiled = bytearray((tmp_path / "log.hdf5").read_bytes())
+    spoiled[place + 20] ^= 0xFF
+    (tmp_path / "log.hdf5").write_bytes(spoiled)
+    told = complaint(tmp_path / "log.hdf5", tmp_path)
+    assert told.startswith("log.hdf5: field 'rewards': expected a sound HDF5 file, found")
+
+    np.savez(tmp_path / "log.npz", **log)
+    spoiled = bytearray((tmp_path / "log.npz").read_bytes())
+    spoiled[spoiled.index(log["rewards"].tobytes()) + 3] ^= 0xFF
+    (tmp_path / "log.npz").write_bytes(spoiled)
+    told = complaint(tmp_path / "log.npz", tmp_path)
+    assert told == "log.npz: field 'rewards': expected a sound npz file, found Bad CRC-32 for file 'rewards.npy'."
+
+
+class TestFalseClaims:
+    """Headers that promise more than a file can hold are refused before memory is set aside."""
+
+    def test_npz(self, tmp_path: Path) -> None:
+        header = io.BytesIO()
+        claim = {"descr": "<f8", "fortran_order": False, "shape": (10**12, 4)}
+        np.lib.format.write_array_header_1_0(header, claim)
+        with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
+            archive.writestr("observations.npy", header.getvalue() + bytes(64))
+        told = complaint(tmp_path / "log.npz", tmp_path)
+        assert told.startswith("log.npz: field 'observations': expected no more than a file of ")
+        assert told.endswith("found a claim of 32,000,000,000,000 bytes.")
+
+    def test_npz_that_holds_less_or_more_than_its_header_says(self, tmp_path: Path) -> None:
+        for rows, message in ((30, "expected 240 bytes of numbers, found 192."), (3, "found more.")):
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (rows,)})
+            with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
+                archive.writestr("rewards.npy", header.getvalue() + bytes(192))
+            assert complaint(tmp_path / "log.npz", tmp_path).endswith(message)
+
+    def test_npz_packed_in_an_unusual_way(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "log.npz", "w", zipfile.ZIP_BZIP2) as archive:
+            archive.writestr("rewards.npy", bytes(10**6))
+        told = complaint(tmp_path / "log.npz", tmp_path)
+        assert (
+            told
+            == "log.npz: field 'rewards': expected an archive that is stored or deflated, as NumPy writes, found method 12."
+        )
+
+    def test_hdf5_that_was_never_filled(self, tmp_path: Path) -> None:
+        with h5py.File(tmp_path / "log.hdf5", "w") as file:
+            file.create_dataset("observations", (10**11, 4), np.float32, chunks=(1000, 4))
+        told = complaint(tmp_path / "log.hdf5", tmp_path)
+        assert told.startswith("log.hdf5: field 'observations': expected no more than a file of ")
+        assert told.endswith("found a claim of 1,600,000,000,000 bytes.")
+
+    def test_flags_that_were_never_written_are_false(self, tmp_path: Path) -> None:
+        with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["terminations"]), "a") as file:
+            file.create_dataset("terminals", (24,), bool)
+        assert not load_dataset(tmp_path / "log.hdf5").terminations.any()
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    np.savez(tmp_path / "log.npz", **small_log() | {"rewards": np.array([Trap()] * 24)})
+    told = complaint(tmp_path / "log.npz", tmp_path)
+    assert (
+        told
+        == "log.npz: field 'rewards': expected numbers, found an array of type object. Objects are never unpickled."
+    )
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        file.create_dataset("observations", data=["a", "b"], dtype=h5py.string_dtype())
+    told = complaint(tmp_path / "log.hdf5", tmp_path)
+    assert told == "log.hdf5: field 'observations': expected numbers, found an array of type object."
+
+
+def test_arrays_under_names_nobody_knows(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "log.hdf5", {"states": np.zeros(3), "moves/left": np.zeros(3)})
+    told = complaint(tmp_path / "log.hdf5", tmp_path)
+    assert told == "log.hdf5: expected a field 'observations', found only 'moves', 'states'."
+    np.savez(tmp_path / "log.npz", states=np.zeros(3))
+    told = complaint(tmp_path / "log.npz", tmp_path)
+    assert told == "log.npz: expected an array 'observations', found only 'states'."
+
+
+def test_our_own_file_of_another_version(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "log.hdf5", small_log() | {"bats/version": np.int64(7)})
+    told = complaint(tmp_path / "log.hdf5", tmp_path)
+    assert told.startswith("log.hdf5: field 'bats/version': expected version 1 of our own layout, found version 7.")
+
+
+NONSENSE = {
+    "observations=x,y actions=u": "expected a column for 'rewards', found only 'actions', 'observations'",
+    "": "expected columns for 'observations', found only nothing",
+    "observations": "expected a column map like",
+    "observations=x,,y actions=u rewards=r": "expected a column map like",
+    "observation=x actions=u rewards=r": "found 'observation'. Did you mean 'observations'?",
+    "observations=x observations=y": "expected 'observations' once, found it twice",
+    "observations=x actions=u rewards=a,b": "expected one column for 'rewards', found 2",
+}
+
+CSV_FAULTS = {
+    "observations,actions,rewards\n1,2,3\n4,x5,6\n": "log.csv: field 'actions', row 1: expected a number, found 'x5'. It stands in line 3.",
+    "observations,actions,rewards\n1,2,3\n\n4,5,\n": "log.csv: field 'rewards', row 1: expected a number, found an empty cell. It stands in line 4.",
+    "observations,actions,rewards\n1,2,3\n4,5\n": "log.csv: row 1: expected 3 columns, as in the header, found 2. It stands in line 3.",
+    "observations,actions,rewards\n1,2,3\n4,5,6,7\n": "log.csv: row 1: expected 3 columns, as in the header, found 4. It stands in line 3.",
+    "observations,actions,rewards,timeouts\n1,2,3,yes\n": "log.csv: field 'timeouts', row 0: expected true or false (1 or 0), found 'yes'. It stands in line 2.",
+    'observations,actions,rewards\n"1,2",3\n': "log.csv: row 0: expected 3 columns, as in the header, found 2. It stands in line 2.",
+    'observations,actions,rewards,more\n1,2,3,"a\n4,5,6,b\n7,8,9,c\n': "log.csv: expected every row on a line of its own, found a quoted cell that runs over several, after line 1.",
+    "observations," + "x" * 200_000 + "\n1,2\n": "log.csv: expected cells separated by commas, found field larger than field limit (131072).",
+    "1,2,3\n4,5,6\n": "log.csv: expected a header line with the columns' names, found numbers only.",
+    "\n4,5,6\n": "log.csv: expected a header line with the columns' names, found a blank line.",
+    "observations,actions,rewards\n": "log.csv: field 'observations': expected at least 2 rows, found 0. (observations: observations; row 0 follows the header.)",
+    "observations,observations,actions,rewards\n1,2,3,4\n": "log.csv: field 'observations': expected one column 'observations', found several of that name.",
+    "observations,actions,rewards,timeouts,truncations\n1,2,3,4,5\n": "log.csv: expected one of 'timeouts' and 'truncations', found both.",
+}  # fmt: skip
+
+
+class TestTables:
+    @pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+    def test_columns_that_are_not_there(self, name: str, tmp_path: Path) -> None:
+        columns = {"pos_x": np.zeros(3), "pos_y": np.zeros(3), "u": np.zeros(3), "r": np.zeros(3)}
+        source = (write_csv if name == "log.csv" else write_parquet)(tmp_path / name, columns)
+        mapped = ColumnMap.parse("observations=pos_x,pos_z actions=u rewards=r")
+        told = complaint(source, tmp_path, columns=mapped)
+        there = "'pos_x', 'pos_y', 'r', 'u'"
+        assert told == (
+            f"{name}: field 'observations': expected a column 'pos_z', found only {there}. Did you mean 'pos_y'?"
+        )
+        told = complaint(source, tmp_path)
+        hint = "Say which columns are which with a column map."
+        assert told == f"{name}: expected columns for 'observations', found only {there}. {hint}"
+
+    @pytest.mark.parametrize("text", NONSENSE)
+    def test_column_maps_that_say_nothing(self, text: str) -> None:
+        with pytest.raises(DataError) as caught:
+            ColumnMap.parse(text)
+        assert NONSENSE[text] in str(caught.value)
+
+    @pytest.mark.parametrize("text", CSV_FAULTS, ids=range(len(CSV_FAULTS)))
+    def test_csv(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text(text)
+        assert complaint(tmp_path / "log.csv", tmp_path) == CSV_FAULTS[text]
+
+    def test_parquet(self, tmp_path: Path) -> None:
+        import pyarrow
+
+        fine = {"observations": [[0.0, 1.0]] * 3, "actions": [0.0] * 3, "rewards": [1.0] * 3}
+        told = {
+            "field 'rewards', row 1: expected a value in every row, found an empty cell.": {"rewards": [1.0, None, 2.0]},
+            "field 'observations', row 2: expected lists of 2 numbers, found one of 1.": {
+                "observations": [[0.0, 1.0], [0.0, 1.0], [0.0]]
+            },
+            "field 'observations', row 1: expected a number in every place, found an empty one.": {
+                "observations": [[0.0, 1.0], [0.0, None], [0.0, 1.0]]
+            },
+            "field 'rewards': expected numbers, found a column of type string.": {"rewards": ["a", "b", "c"]},
+            "field 'observations': expected numbers, found a column of type list<element: double>.": {
+                "observations": [[[0.0]], [[1.0]], [[2.0]]]
+            },
+            "field 'episode', row 0: expected a value in every row, found an empty cell.": {"episode": [None, 1, 1]},
+            "field 'episode': expected ids that are numbers or texts, found a column of type date32[day].": {
+                "episode": pyarrow.array([1, 2, 3], pyarrow.date32())
+            },
+            "expected 0 rows, as its footer says, at least one, found 0.": {name: values[:0] for name, values in fine.items()},
+        }  # fmt: skip
+        for message, change in told.items():
+            write_parquet(tmp_path / "log.parquet", fine | change)
+            assert complaint(tmp_path / "log.parquet", tmp_path) == f"log.parquet: {message}"
+        write_parquet(
+            tmp_path / "log.parquet", fine | {"observations_1": [[0.0], [1.0], [2.0]], "observations_0": [1.0] * 3}
+        )
+        assert "expected one vector column, or columns of single numbers" in complaint(
+            tmp_path / "log.parquet", tmp_path
+        )
+
+
+METADATA_FAULTS = {
+    "[1": "expected metadata in JSON, found Expecting ',' delimiter",
+    "[1]": "expected metadata in JSON, by name, found a list.",
+    '{"action_space": 3}': "field 'action_space': expected a space in JSON, found the JSON object must be str",
+    '{"action_space": "{\\"type\\": \\"Discrete\\", \\"n\\": -2}"}': "field 'action_space': expected a count of actions",
+    '{"bats": {"version": 1, "unknown_next": [1.5]}}': "field 'bats/unknown_next': expected row numbers",
+    "[" * 100_000: "expected metadata in JSON, found maximum recursion depth exceeded",
+}
+
+
+class TestMinari:
+    @pytest.fixture
+    def data(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+        return write_minari(load_dataset(small_log()), "log-v0") / "data"
+
+    def told(self, data: Path) -> str:
+        return complaint("minari:log-v0", data.parent.parent)
+
+    def test_data_in_another_format(self, data: Path) -> None:
+        metadata = json.loads((data / "metadata.json").read_text())
+        (data / "metadata.json").write_text(json.dumps(metadata | {"data_format": "arrow"}))
+        hint = "Write it again with data_format='hdf5'."
+        assert (
+            self.told(data) == f"log-v0/data: field 'data_format': expected data stored as hdf5, found 'arrow'. {hint}"
+        )
+
+    @pytest.mark.parametrize("text", METADATA_FAULTS, ids=range(len(METADATA_FAULTS)))
+    def test_metadata(self, text: str, data: Path) -> None:
+        (data / "metadata.json").write_text(text)
+        assert self.told(data).startswith(f"log-v0/data/metadata.json: {METADATA_FAULTS[text]}")
+
+    def test_rows_without_a_next_state_that_do_not_end_the_task(self, data: Path) -> None:
+        (data / "metadata.json").write_text('{"bats": {"version": 1, "unknown_next": [7, 8]}}')
+        told = self.told(data)
+        assert (
+            told
+            == "minari:log-v0: field 'unknown_next', row 8: expected a termination where the next state is unknown, found none."
+        )
+        (data / "metadata.json").write_text('{"bats": {"version": 1, "unknown_next": [24]}}')
+        assert "field 'unknown_next': expected row numbers from 0 to 23" in self.told(data)
+
+    def test_a_file_that_is_gone(self, data: Path) -> None:
+        shutil.move(data / "main_data.hdf5", data.parent.parent / "aside")
+        assert self.told(data) == "log-v0/data/main_data.hdf5: expected an HDF5 file, found no such file."
+
+    def test_episodes(self, data: Path) -> None:
+        def spoil(change: Callable[[h5py.File], None]) -> str:
+            shutil.copy(data / "main_data.hdf5", data / "sound")
+            with h5py.File(data / "main_data.hdf5", "a") as file:
+                change(file)
+            told = self.told(data)
+            shutil.move(data / "sound", data / "main_data.hdf5")
+            return told.removeprefix("log-v0/data/main_data.hdf5: ")
+
+        def replaced(name: str, values: object) -> Callable[[h5py.File], None]:
+            def change(file: h5py.File) -> None:
+                del file[name]
+                file[name] = values
+
+            return change
+
+        there = "'actions', 'infos', 'observations', 'terminations', 'truncations'"
+        told = spoil(lambda file: file.pop("episode_1/rewards"))
+        assert told == f"field 'episode_1': expected a field 'rewards', found only {there}."
+        told = spoil(replaced("episode_1/observations", np.zeros((8, 2))))
+        assert told == "field 'episode_1/observations': expected 9 rows for 8 rewards, found 8."
+        told = spoil(replaced("episode_2/observations", np.zeros((9, 3))))
+        assert told.startswith("field 'episode_2/observations': expected observations (2), as in the episodes before")
+        told = spoil(replaced("episode_2/terminations", np.zeros((8, 2))))
+        assert told == "field 'episode_2/terminations': expected one number a row, found shape (8, 2)."
+        told = spoil(replaced("episode_0/actions", h5py.SoftLink("/episode_1/actions")))
+        assert told.startswith("field 'episode_0': expected a field 'actions', found only")
+        told = spoil(replaced("episode_2", np.zeros(3)))
+        assert told == "field 'episode_2': expected a group, found something else."
+        told = spoil(replaced("episode_0/actions", 3.0))
+        assert told == "field 'episode_0/actions': expected one entry a row, found a single number."
+        told = spoil(lambda file: [file.pop(f"episode_{number}") for number in range(3)] and None)
+        assert told == "expected groups 'episode_0', 'episode_1', …, found only nothing."
