@@ -1,7 +1,7 @@
 """The tasks against their facts: how fast logs are collected, and whether they are D4RL's.
 
-    python benchmarks/collect.py            everything, about six minutes on one core
-    python benchmarks/collect.py --quick    a twentieth of the rows and episodes, to see that it runs
+    python -m benchmarks.collect            everything, about six minutes on one core
+    python -m benchmarks.collect --quick    a twentieth of the rows and episodes, to see that it runs
 
 Prints one line per measurement: `figure <name> <value> <unit>`.
 """

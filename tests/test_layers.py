@@ -15,6 +15,7 @@ ORDER = (
     "errors",
     "types",
     "files",
+    "array_files",
     "kernels",
     "episodes",
     "dataset",

@@ -1,0 +1,83 @@
+"""`validate` on logs whose faults were put there on purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bats.dataset import Dataset
+from bats.solve import logged_value
+from bats.validate import validate
+
+
+def log(rows: list[tuple[float, float, float, float]], **fields: object) -> Dataset:
+    """A log of (state, action, reward, next state) rows."""
+    table = np.array(rows, dtype=np.float64)
+    return Dataset.from_arrays(table[:, :1], table[:, 1:2], table[:, 2], next_observations=table[:, 3:4], **fields)
+
+
+def told(dataset: Dataset, kind: str) -> str:
+    return " ".join(note.text for note in validate(dataset).notes if note.kind == kind)
+
+
+def test_the_table_counts_what_is_there() -> None:
+    rows = [(0, 0.5, 1, 1), (1, -0.5, 0, 2), (7, 0, 3, 8), (8, 0, 0, 0)]
+    facts = validate(log(rows, terminations=[False, False, False, True])).facts
+    assert facts["rows"] == "4"
+    assert facts["episodes"] == "2 of 2 to 2 rows (median 2)"
+    assert facts["terminations"] == "1, and 1 episodes cut off"
+    assert facts["observations"] == "1 numbers (float64)"
+    assert facts["rewards"] == "0 to 3, mean 1, 50.0% not zero"
+    assert facts["distinct states"] == "5, of which 1 have no logged action"
+    assert facts["start states"] == "2"
+
+
+def test_discrete_actions_are_declared_with_how_many_are_used() -> None:
+    data = Dataset.from_arrays([[0.0], [1.0], [2.0]], [0, 2, 2], [0.0, 0.0, 1.0], action_count=4)
+    assert validate(data).facts["actions"] == "discrete: 4 actions, 2 of them used"
+    assert [column.name for column in validate(data).columns] == ["observation 0"]
+
+
+def test_ranges_and_constants() -> None:
+    columns = validate(log([(0, 5, 1, 1), (1, 5, 0, 4)])).columns
+    assert [(c.name, c.least, c.mean, c.greatest, c.constant) for c in columns] == [
+        ("observation 0", 0, 0.5, 1, False),
+        ("action 0", 5, 5, 5, True),
+    ]
+    assert "Constant throughout the log: action 0." in told(log([(0, 5, 1, 1), (1, 5, 0, 4)]), "fact")
+
+
+def test_an_outcome_that_differs_is_a_problem_and_an_equal_one_is_not() -> None:
+    same = [(0, 1, 0, 1), (1, 1, 1, 0), (0, 1, 0, 1), (1, 1, 1, 0)]
+    assert "Of 2 state-action pairs tried more than once, every one led to the same state" in told(log(same), "fact")
+    assert "2 rows repeat another row in everything." in told(log(same), "fact")
+    assert told(log(same), "problem") == ""
+    other = [*same, (0, 1, 0, 9)]
+    assert "Of 2 state-action pairs tried more than once, 1 (50.0%) led to different states" in told(
+        log(other), "problem"
+    )
+    paid = [*same, (0, 1, 7, 1)]
+    assert "1 transitions were paid differently at different times" in told(log(paid), "problem")
+    fresh = [(0, 1, 0, 1), (1, 1, 1, 2)]
+    assert "No state and action occur twice" in told(log(fresh), "fact")
+
+
+def test_rows_out_of_order_show_as_episodes_of_one_row() -> None:
+    shuffled = log([(4, 0, 0, 5), (1, 0, 1, 2), (3, 0, 0, 4), (0, 0, 0, 1)])
+    assert "4 of 4 episodes have a single row" in told(shuffled, "problem")
+
+
+def test_a_log_that_pays_always_the_same_is_a_problem() -> None:
+    assert "Every reward is 0" in told(log([(0, 0, 0, 1), (1, 0, 0, 2)]), "problem")
+
+
+def test_the_decisions_of_the_reader_are_told_too() -> None:
+    data = Dataset.from_arrays([[0.0], [1.0], [2.0], [3.0]], [[0.0]] * 4, [0, 0, 1, 0], timeouts=[0, 1, 0, 0])
+    assert "1 timeouts: 1 were joined because the states go on" in told(data, "decision")
+
+
+def test_the_logged_value_is_the_discounted_return_from_the_starts() -> None:
+    # episodes (1, 2, 4) and (8): 1 + 2/2 + 4/4 = 3 and 8; from row 1: 2 + 4/2 = 4
+    data = log([(0, 0, 1, 1), (1, 0, 2, 2), (2, 0, 4, 3), (9, 0, 8, 10)])
+    assert logged_value(data, gamma=0.5) == pytest.approx((3 + 8) / 2)
+    assert logged_value(data.with_starts([1, 3], weights=[3, 1]), gamma=0.5) == pytest.approx((3 * 4 + 8) / 4)
