@@ -11,6 +11,9 @@ demo: $(READY)
 	$(BIN)/bats-rl data collect maze2d-umaze --rows 100000 --seed 0 --out $(DEMO)/umaze.hdf5
 	$(BIN)/bats-rl validate $(DEMO)/umaze.hdf5
 	$(BIN)/bats-rl solve $(DEMO)/umaze.hdf5 --save $(DEMO)/mdp
+	@echo "No state of a continuous log is met twice, so there is nothing to choose yet. In a grid there is:"
+	$(BIN)/bats-rl data collect grid --seed 0 --out $(DEMO)/grid.hdf5
+	$(BIN)/bats-rl solve $(DEMO)/grid.hdf5
 
 test: $(READY) check
 	$(BIN)/python -m pytest
