@@ -16,7 +16,7 @@ demo: $(READY)
 	$(BIN)/bats-rl solve $(DEMO)/grid.hdf5
 
 test: $(READY) check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: $(READY)
 	$(BIN)/ruff check

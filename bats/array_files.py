@@ -27,7 +27,7 @@ def write_arrays(
     path: Path, kind: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object], *, overwrite: bool = False
 ) -> None:
     """Writes the arrays and facts; `kind` says what they are, and is asked for again when they are read."""
-    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    held = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     described = {"format": kind, "version": VERSION, **facts}
     described["checksum"] = _checksum(held, described)
     with atomic_path(path, overwrite=overwrite) as temporary:

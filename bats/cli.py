@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +20,7 @@ from rich.text import Text
 
 from bats import mdp_files
 from bats.dataset import Dataset
-from bats.episodes import Note, TimeoutRule
+from bats.episodes import Note, TimeoutRule, counted
 from bats.errors import BatsError, OutputError
 from bats.formats import ColumnMap, load_dataset, write_hdf5, write_minari
 from bats.mdp import TabularMDP, from_dataset
@@ -29,6 +31,7 @@ from bats.types import Reporter
 from bats.validate import Validation, validate
 
 LogName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
+Switch = tyro.conf.FlagCreatePairsOff[bool]
 MARKS = {"problem": ("!", "bold red"), "decision": ("·", "cyan"), "fact": ("·", "dim")}
 
 
@@ -36,13 +39,13 @@ MARKS = {"problem": ("!", "bold red"), "decision": ("·", "cyan"), "fact": ("·"
 class Reading:
     """How a log is read."""
 
-    columns: str | None = None
+    columns: Annotated[str | None, tyro.conf.arg(metavar="MAP", help_behavior_hint="")] = None
     """for CSV and Parquet: which columns hold what, as "observations=x,y actions=u rewards=r episode=run" """
     actions: Literal["auto", "discrete", "continuous"] = "auto"
     """whether an action is one of several (an index) or numbers; auto: one whole number a row is an index"""
     timeouts: TimeoutRule = "auto"
     """auto: a flagged timeout ends an episode unless the states go on; trust: always; ignore: never"""
-    quiet: bool = False
+    quiet: Switch = False
     """no progress display"""
 
     def load(self, file: str, report: Reporter) -> Dataset:
@@ -57,6 +60,8 @@ class Validate:
 
     file: LogName
     """a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID"""
+    strict: Switch = False
+    """end with exit code 1 if there is a problem, for scripts"""
     reading: tyro.conf.OmitArgPrefixes[Reading] = Reading()
 
 
@@ -70,8 +75,8 @@ class Solve:
     """discount of one step"""
     dead_end_value: float = 0.0
     """what a state is worth whose future the log does not show"""
-    save: Path | None = None
-    """folder to save the MDP in"""
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """folder to save the MDP in; `bats.load_mdp` reads it"""
     reading: tyro.conf.OmitArgPrefixes[Reading] = Reading()
 
 
@@ -81,15 +86,15 @@ class Collect:
 
     task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
     """a task's name; `bats-rl data collect list` shows them all"""
-    rows: int | None = None
-    """transitions to collect; by default as many as the task's published log has"""
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
+    """transitions to collect; by default the task's usual number"""
     seed: int = 0
     """the same seed gives the same log, byte for byte"""
-    out: str | None = None
+    out: Annotated[str | None, tyro.conf.arg(metavar="OUT", help_behavior_hint="")] = None
     """file to write (.hdf5), or minari:ID; by default TASK-SEED.hdf5 here"""
-    published: bool = False
+    published: Switch = False
     """mazes only: write D4RL's own layout with its slips (rewards a row late, stale rows, no next states)"""
-    quiet: bool = False
+    quiet: Switch = False
     """no progress display"""
 
 
@@ -119,7 +124,10 @@ Command = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; 0 if it did what was asked, 2 if the input or the call was wrong."""
+    """Runs the command; 0 if it did what was asked, 1 for problems under --strict, 2 if input or call were wrong."""
+    if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        print(version("bats-rl"))
+        return 0
     command = tyro.cli(
         Command,
         prog="bats-rl",
@@ -129,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     out, told = Console(), Console(stderr=True)
     try:
-        _run(command, out, told)
+        return _run(command, out, told)
     except BatsError as error:
         told.print(Text.assemble(("error: ", "bold red"), str(error)))
         return 2
@@ -138,16 +146,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # whoever was reading has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        return 0
 
 
-def _run(command: Validate | Solve | Data, out: Console, told: Console) -> None:
+def _run(command: Validate | Solve | Data, out: Console, told: Console) -> int:
     match command:
         case Validate():
             with shown_progress(told, quiet=command.reading.quiet) as report:
                 dataset = command.reading.load(command.file, report)
                 found = validate(dataset)
             _print_validation(dataset, found, out)
+            return 1 if command.strict and found.problems else 0
         case Solve():
             _solve(command, out, told)
         case Data(Collect(task="list")):
@@ -159,22 +168,26 @@ def _run(command: Validate | Solve | Data, out: Console, told: Console) -> None:
             with shown_progress(told, quiet=wanted.reading.quiet) as report:
                 dataset = wanted.reading.load(wanted.file, report)
                 _write(dataset, wanted.out)
-            out.print(Text(f"wrote {dataset!r} to {wanted.out}"))
+            _print_written(dataset, wanted.out, out)
+    return 0
 
 
 def _collect(wanted: Collect, out: Console, told: Console) -> None:
     target = wanted.out or f"{find_task(wanted.task).name}-{wanted.seed}.hdf5"
+    if wanted.published and target.startswith("minari:"):
+        raise OutputError(f"{target}: the published layout is one of HDF5 files; leave out --published.")
     _check_target(target)
     with shown_progress(told, quiet=wanted.quiet) as report:
         if wanted.published:
             arrays = collect_published(wanted.task, wanted.rows, wanted.seed, report=report)
             write_published(arrays, Path(target))
-            written = f"{len(arrays['rewards']):,} rows in the published layout"
         else:
             dataset = collect(wanted.task, wanted.rows, wanted.seed, report=report)
             _write(dataset, target)
-            written = repr(dataset)
-    out.print(Text(f"wrote {written} to {target}"))
+    if wanted.published:
+        _print_line(f"wrote {len(arrays['rewards']):,} rows in the published layout to {target}", out)
+    else:
+        _print_written(dataset, target, out)
 
 
 def _check_target(target: str) -> None:
@@ -203,6 +216,8 @@ def _solve(command: Solve, out: Console, told: Console) -> None:
         yield
         seconds[stage] = time.perf_counter() - begun
 
+    if command.save is not None and command.save.exists():
+        raise OutputError(f"{command.save} exists already; choose another name.")
     with shown_progress(told, quiet=command.reading.quiet) as report:
         with timed("read"):
             dataset = command.reading.load(command.file, report)
@@ -226,19 +241,21 @@ def _print_solution(
 ) -> None:
     dead = int(((mdp.out_degree == 0) & ~mdp.terminal).sum())
     choices = int((mdp.out_degree > 1).sum())
+    logged = logged_value(dataset, gamma=mdp.gamma, dead_end_value=command.dead_end_value)
     facts = {
         "states": f"{mdp.state_count:,}, of which {choices:,} have more than one action",
         "edges": f"{mdp.edge_count:,}",
-        "dead ends": f"{dead:,}, taken as worth {command.dead_end_value:g}",
+        "dead ends": f"{dead:,}" + (f", taken as worth {command.dead_end_value:g}" if dead else ""),
         "start states": f"{len(mdp.starts):,}",
         "best value at the starts": f"{worth:.6g} (discount {mdp.gamma:g})",
-        "logged value": f"{logged_value(dataset, gamma=mdp.gamma):.6g}",
+        "what the log earned from them": f"{logged:.6g}",
         "rounds of policy iteration": f"{rounds}",
         "seconds": ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items()),
     }
     if command.save is not None:
         facts["saved in"] = str(command.save)
     _print_facts(f"{dataset.name}: solved exactly", facts, out)
+    _print_problems(dataset, out)
 
 
 def _print_validation(dataset: Dataset, found: Validation, out: Console) -> None:
@@ -264,9 +281,33 @@ def _print_facts(title: str, facts: dict[str, str], out: Console) -> None:
     out.print(table)
 
 
+def _print_written(dataset: Dataset, target: str, out: Console) -> None:
+    _print_line(f"wrote {dataset!r} to {target}", out)
+    first_rows = np.flatnonzero(np.concatenate([[True], dataset.episode_ends[:-1]]))
+    if target.startswith("minari:") and not np.array_equal(dataset.starts, first_rows):
+        lost = "Minari has no place for start states: read back, episodes start at their first rows."
+        _print_note(Note("problem", lost), out)
+    _print_problems(dataset, out)
+
+
+def _print_problems(dataset: Dataset, out: Console) -> None:
+    """The problems met in reading, and that there is more to know."""
+    for note in dataset.notes:
+        if note.kind == "problem":
+            _print_note(note, out)
+    decisions = sum(note.kind == "decision" for note in dataset.notes)
+    if decisions:
+        _print_line(f"{counted(decisions, 'decision')} in reading it: `bats-rl validate` tells", out)
+
+
 def _print_note(note: Note, out: Console) -> None:
     mark, style = MARKS[note.kind]
-    out.print(Text.assemble((f"{mark} {note.kind}: ", style), note.text))
+    # soft: lines that go into a file are not broken, so that they can be searched
+    out.print(Text.assemble((f"{mark} {note.kind}: ", style), note.text), soft_wrap=not out.is_terminal)
+
+
+def _print_line(line: str, out: Console) -> None:
+    out.print(Text(line), soft_wrap=not out.is_terminal)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,9 @@ from bats.types import Actions, Observations, RowFlags, RowNumbers
 
 LARGEST_NUMBER = 1e30
 """beyond this a number in a log is a filler or a fault, and squares of it overflow"""
+
+LONGEST_NAME = 100
+"""letters kept of a number's name"""
 
 StartRule = Callable[[Observations], Bool[np.ndarray, "N"]]
 """says of every logged state whether an episode may begin there"""
@@ -42,6 +45,10 @@ class Dataset:
     """how many discrete actions there are; None where actions are numbers in a box"""
     name: str = "arrays"
     notes: tuple[Note, ...] = ()
+    observation_names: tuple[str, ...] | None = None
+    """what each number of an observation is called, where the source says so"""
+    action_names: tuple[str, ...] | None = None
+    """what each number of an action is called; of discrete actions there is one"""
 
     @classmethod
     def from_arrays(
@@ -53,37 +60,36 @@ class Dataset:
         next_observations: ArrayLike | None = None,
         terminations: ArrayLike | None = None,
         timeouts: ArrayLike | None = None,
+        episode_ends: ArrayLike | None = None,
         discrete: bool | None = None,
         action_count: int | None = None,
         timeout_rule: TimeoutRule = "auto",
+        observation_names: Sequence[str] | None = None,
+        action_names: Sequence[str] | None = None,
         name: str = "arrays",
         notes: tuple[Note, ...] = (),
     ) -> Dataset:
         """Checks the arrays and finds the episodes.
 
+        `timeouts` may be doubted, as `timeout_rule` says; `episode_ends` flags rows known to be the last of an episode.
         `discrete` says whether an action is one of several (an index); left out, integer actions of rank 1 are.
         Raises `DataError`, naming field and row, for anything that cannot be used.
         """
         try:
-            states = _matrix("observations", observations)
-            rows = len(states)
-            if rows < 2:
-                raise DataError("at least 2 rows", f"{rows}", field="observations")
-            following = None if next_observations is None else _matrix("next_observations", next_observations)
+            states, following = _states(observations, next_observations)
             choices, choice_count = _actions(actions, discrete, action_count)
             earned = _column("rewards", rewards)
-            ended = np.zeros(rows, dtype=bool) if terminations is None else _flags("terminations", terminations)
+            ended = np.zeros(len(states), dtype=bool) if terminations is None else _flags("terminations", terminations)
             cut = None if timeouts is None else _flags("timeouts", timeouts)
-            others = {"next_observations": following, "actions": choices, "rewards": earned}
-            _same_length(rows, others | {"terminations": ended, "timeouts": cut})
-            if following is not None and following.shape[1] != states.shape[1]:
-                expected = f"{states.shape[1]} numbers a row, as in observations"
-                raise DataError(expected, f"{following.shape[1]}", field="next_observations")
-            states, following = _same_precision(states, following)
+            last = None if episode_ends is None else _flags("episode_ends", episode_ends)
+            others = {"actions": choices, "rewards": earned, "terminations": ended}
+            _same_length(len(states), others | {"timeouts": cut, "episode_ends": last})
+            state_names = _names("observation_names", observation_names, states.shape[1])
+            choice_names = _names("action_names", action_names, 1 if choices.ndim == 1 else choices.shape[1])
         except DataError as error:
             raise error.within(name) from None
 
-        episodes = split_episodes(states, following, ended, cut, rule=timeout_rule)
+        episodes = split_episodes(states, following, ended, cut, rule=timeout_rule, ends=last)
         keep = episodes.keep
         usable = int(np.count_nonzero(keep))
         if usable < 2:
@@ -103,6 +109,8 @@ class Dataset:
             action_count=choice_count,
             name=name,
             notes=notes + episodes.notes,
+            observation_names=state_names,
+            action_names=choice_names,
         )
 
     def __len__(self) -> int:
@@ -143,10 +151,34 @@ def _kept(rows: np.ndarray, keep: RowFlags) -> np.ndarray:
     return rows if keep.all() else rows[keep]
 
 
-def _same_length(rows: int, fields: dict[str, np.ndarray | None]) -> None:
+def _same_length(rows: int, fields: Mapping[str, np.ndarray | None]) -> None:
     for field, values in fields.items():
         if values is not None and len(values) != rows:
             raise DataError(f"{rows} rows, as in observations", f"{len(values)}", field=field)
+
+
+def _states(observations: ArrayLike, next_observations: ArrayLike | None) -> tuple[Observations, Observations | None]:
+    """Both tables of states, of the same shape and precision."""
+    states = _matrix("observations", observations)
+    if len(states) < 2:
+        raise DataError("at least 2 rows", f"{len(states)}", field="observations")
+    if next_observations is None:
+        return states, None
+    following = _matrix("next_observations", next_observations)
+    _same_length(len(states), {"next_observations": following})
+    if following.shape[1] != states.shape[1]:
+        expected = f"{states.shape[1]} numbers a row, as in observations"
+        raise DataError(expected, f"{following.shape[1]}", field="next_observations")
+    return _same_precision(states, following)
+
+
+def _names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+    """Names that may be shown anywhere: no control characters, and of a length one can read."""
+    if names is None:
+        return None
+    if isinstance(names, str) or len(names) != count or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{count} names, one for each number", f"{names!r}"[:LONGEST_NAME], field=field)
+    return tuple("".join(one if one.isprintable() else "?" for one in name[:LONGEST_NAME]) for name in names)
 
 
 def _matrix(field: str, values: ArrayLike) -> Observations:
@@ -232,9 +264,9 @@ def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _same_precision(first: Observations, second: Observations | None) -> tuple[Observations, Observations | None]:
+def _same_precision(first: Observations, second: Observations) -> tuple[Observations, Observations]:
     """Both tables in the coarser of their precisions, so that the same state is the same number in both."""
-    if second is None or first.dtype == second.dtype:
+    if first.dtype == second.dtype:
         return first, second
     coarser = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
     return first.astype(coarser), second.astype(coarser)

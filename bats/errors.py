@@ -51,6 +51,10 @@ class DataError(BatsError):
         return DataError(self.expected, self.found, file=self.file, field=self.field, row=self.row, hint=both)
 
 
+class SettingError(BatsError, ValueError):
+    """A setting or an argument that makes no sense."""
+
+
 class OutputError(BatsError):
     """Something could not be written, or would have been overwritten."""
 

@@ -21,8 +21,9 @@ def atomic_path(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         if path.exists() and not overwrite:
-            raise OutputError(f"{path} exists already; choose another name or allow overwriting.")
+            raise OutputError(f"{path} exists already; choose another name.")
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()  # with the rights the user's other files get, which not every writer gives
         yield temporary
         _flush(temporary)
         temporary.replace(path)

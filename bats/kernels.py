@@ -1,37 +1,53 @@
 """The compiled inner loops, on plain arrays. Numba compiles each once and keeps the result on disk.
 
-Callers own shapes and meaning; see `bats.mdp` and `bats.solve`. Nothing here allocates per state in a loop, and every
-kernel is linear in what it is given.
+Callers own shapes and meaning; see `bats.mdp` and `bats.solve`. Every kernel is linear in what it is given. Kernels
+fill arrays that are handed to them and return numbers only: an interrupt that arrives while one runs is then raised
+after it, whereas an array on its way back would be lost, and the process with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 Array = np.ndarray[Any, Any]
+Kernel = Callable[..., Any]
 
 NO_EDGE = -1
 _UNSEEN, _DONE = 0, -1
 
 
-@njit(cache=True)
+def compiled(kernel: Kernel) -> Kernel:
+    """Compiles at the first call and keeps the result on disk, where there is a place that can be written."""
+    try:
+        return njit(cache=True)(kernel)
+    except RuntimeError:  # neither beside the package nor in the user's own folder
+        return njit(kernel)
+
+
 def number_rows(words: Array) -> tuple[Array, Array]:
     """Numbers the distinct rows of a table in the order of their first appearance.
 
-    Returns each row's number and, for each number, the row where it first stood. An open-addressing hash table
-    compares whole rows, so two rows share a number exactly if they are equal.
+    Returns each row's number and, for each number, the row where it first stood.
     """
+    number = np.empty(len(words), dtype=np.int32)
+    first = np.empty(len(words), dtype=np.int32)
+    count = _number_rows(words, number, first)
+    return number, first[:count].copy()
+
+
+@compiled
+def _number_rows(words: Array, number: Array, first: Array) -> int:
+    """An open-addressing hash table compares whole rows, so two share a number exactly if they are equal."""
     rows, width = words.shape
     slots = 1
     while slots < 2 * rows:
         slots *= 2
     mask = np.uint64(slots - 1)
     table = np.full(slots, -1, dtype=np.int32)
-    number = np.empty(rows, dtype=np.int32)
-    first = np.empty(rows, dtype=np.int32)
     count = 0
     for row in range(rows):
         mixed = np.uint64(0x9E3779B97F4A7C15)
@@ -56,10 +72,10 @@ def number_rows(words: Array) -> tuple[Array, Array]:
                 number[row] = held
                 break
             slot = (slot + np.uint64(1)) & mask
-    return number, first[:count].copy()
+    return count
 
 
-@njit(cache=True)
+@compiled
 def follow_edges(
     edge_of: Array, target: Array, reward: Array, discount: Array, gain: Array, factor: Array, end: Array
 ) -> None:
@@ -110,7 +126,7 @@ def follow_edges(
             place[passed] = _DONE
 
 
-@njit(cache=True)
+@compiled
 def improve_policy(
     first_edge: Array, target: Array, reward: Array, discount: Array, value: Array, policy: Array, sweeps: int
 ) -> int:
@@ -144,13 +160,13 @@ def improve_policy(
     return moves
 
 
-@njit(cache=True)
-def choose_edges(states: Array, uniforms: Array, first_edge: Array, cumulative: Array) -> Array:
+@compiled
+def choose_edges(states: Array, uniforms: Array, first_edge: Array, cumulative: Array, chosen: Array) -> None:
     """Draws an edge for each walker: the first one of its state whose cumulative share exceeds its uniform number."""
-    chosen = np.full(len(states), NO_EDGE, dtype=np.int64)
     for walker in range(len(states)):
         low, high = first_edge[states[walker]], first_edge[states[walker] + 1]
         if low == high:
+            chosen[walker] = NO_EDGE
             continue
         last = high - 1
         while low < last:  # binary search: a state of a discrete log may have a great many edges
@@ -160,4 +176,3 @@ def choose_edges(states: Array, uniforms: Array, first_edge: Array, cumulative: 
             else:
                 low = middle + 1
         chosen[walker] = low
-    return chosen

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from bats.dataset import Dataset
+from bats.errors import SettingError
 from bats.kernels import number_rows
 from bats.types import EdgeActions, EdgeValues, StateFlags, States
 
@@ -54,6 +55,8 @@ class TabularMDP:
     """how far from its target a stitch may end [d]; not 0 only on its last edge"""
     starts: Int[np.ndarray, "W"]
     start_weights: Float[np.ndarray, "W"]
+    action_count: int | None
+    """how many discrete actions there are; None where actions are numbers in a box"""
 
     @property
     def state_count(self) -> int:
@@ -77,6 +80,15 @@ class TabularMDP:
         entered = np.zeros(self.state_count, dtype=bool)
         entered[self.target[self.discount == 0]] = True
         return entered & (self.out_degree == 0)
+
+    @cached_property
+    def only_ended_in(self) -> StateFlags:
+        """States that the log never leads to without ending: every logged edge from elsewhere has discount 0."""
+        logged = (self.stitch_round == LOGGED) & (self.source != self.target)
+        ended, passed = np.zeros((2, self.state_count), dtype=bool)
+        ended[self.target[logged & (self.discount == 0)]] = True
+        passed[self.target[logged & (self.discount > 0)]] = True
+        return ended & ~passed
 
     @cached_property
     def charged_reward(self) -> EdgeValues:
@@ -115,7 +127,7 @@ class Stitches:
 def from_dataset(dataset: Dataset, *, gamma: float = 0.99, penalty: float = 0.0) -> TabularMDP:
     """The MDP of a log alone [M_0]: its states, its actions, its outcomes."""
     if not 0 < gamma < 1:
-        raise ValueError(f"`gamma` must lie between 0 and 1; got {gamma}.")
+        raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {gamma}.")
     states, source, target = merge_states(dataset)
     ends = dataset.terminations.astype(np.int32)  # ending and going on are not the same outcome
     edge_of_row, row_of_edge = number_rows(np.column_stack([source, target, ends, action_words(dataset)]))
@@ -136,6 +148,7 @@ def from_dataset(dataset: Dataset, *, gamma: float = 0.99, penalty: float = 0.0)
         planning_error=np.zeros(len(row), dtype=np.float32),
         starts=starts,
         start_weights=weights,
+        action_count=dataset.action_count,
     )
 
 
@@ -155,9 +168,12 @@ def action_words(dataset: Dataset) -> Int[np.ndarray, "N words"]:
 def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> TabularMDP:
     """The MDP with every stitch added: k actions become k edges through k - 1 new imagined states.
 
-    The edges a state had keep their order and the new ones follow them, so an old policy carries over.
-    A stitch into a terminal state ends the episode as the log's own edges into it do.
+    The edges a state had keep their order and the new ones follow them, so an old policy carries over. A stitch into a
+    state that the log only ever ends in ends the episode too.
     """
+    amiss = amiss_in_stitches(stitches, mdp)
+    if amiss:
+        raise SettingError(f"Stitches must have {amiss}.")
     steps = np.arange(stitches.reward.shape[1])
     used = steps < stitches.length[:, None]
     last = steps == stitches.length[:, None] - 1
@@ -166,7 +182,7 @@ def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> T
     here[passed] = mdp.state_count + np.arange(np.count_nonzero(passed))  # the state each step leads to
     there = np.where(last, stitches.target[:, None], here)
     come_from = np.concatenate([stitches.source[:, None].astype(here.dtype), here[:, :-1]], axis=1)
-    ends = last & mdp.terminal[stitches.target][:, None]
+    ends = last & mdp.only_ended_in[stitches.target][:, None]
     count = int(np.count_nonzero(used))
 
     states = np.concatenate([mdp.states, stitches.state[passed[:, :-1]].astype(mdp.states.dtype)])
@@ -187,6 +203,59 @@ def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> T
         stitch_round=grown(mdp.stitch_round, np.full(count, stitch_round)),
         planning_error=grown(mdp.planning_error, np.where(last, stitches.planning_error[:, None], 0.0)[used]),
     )
+
+
+def amiss_in_mdp(mdp: TabularMDP) -> str | None:
+    """What an MDP of unknown origin ought to have and has not; compiled kernels rely on all of it."""
+    states, edges, offsets = len(mdp.states), len(mdp.target), mdp.first_edge
+    per_edge = (mdp.action, mdp.reward, mdp.discount, mdp.stitch_round, mdp.planning_error)
+    signed = offsets.dtype.kind == "i" and offsets.ndim == 1 and len(offsets) == states + 1
+    demands = {
+        "one signed offset a state and one more": signed,
+        "edges sorted by source": signed
+        and bool(offsets[0] == 0 and offsets[-1] == edges and np.all(np.diff(offsets) >= 0)),
+        "one entry of each kind an edge": all(len(each) == edges for each in per_edge),
+        "targets that exist": _within(mdp.target, states),
+        "starts that exist, and at least one": len(mdp.starts) > 0 and _within(mdp.starts, states),
+        "a weight from 0 for each start": mdp.start_weights.shape == mdp.starts.shape
+        and _at_least_0(mdp.start_weights),
+        "gamma strictly between 0 and 1": 0 < mdp.gamma < 1,
+        "no more real states than states": 0 <= mdp.real_count <= states,
+        "finite rewards and errors": bool(np.isfinite(mdp.reward).all()) and _at_least_0(mdp.planning_error),
+        "discounts from 0 to gamma": _at_least_0(mdp.discount) and bool(np.all(mdp.discount <= mdp.gamma)),
+    }
+    return next((demand for demand, met in demands.items() if not met), None)
+
+
+def amiss_in_stitches(stitches: Stitches, mdp: TabularMDP) -> str | None:
+    """What stitches ought to have to be added to an MDP and have not."""
+    count, longest = len(stitches), stitches.reward.shape[-1]
+    shapes = {
+        stitches.reward.shape == (count, longest),
+        stitches.action.shape[:2] == (count, longest),
+        stitches.state.shape == (count, longest - 1, mdp.states.shape[1]),
+        stitches.target.shape == stitches.length.shape == stitches.planning_error.shape == (count,),
+        stitches.action.shape[2:] == mdp.action.shape[1:],
+    }
+    demands = {
+        "one entry of each kind a stitch and a step": all(shapes),
+        "sources that exist": _within(stitches.source, mdp.state_count),
+        "real targets that exist": _within(stitches.target, mdp.real_count),
+        f"lengths from 1 to {longest}": _within(stitches.length - 1, longest),
+        "finite rewards, states and errors": bool(
+            np.isfinite(stitches.reward).all() and np.isfinite(stitches.state).all()
+        )
+        and _at_least_0(stitches.planning_error),
+    }
+    return next((demand for demand, met in demands.items() if not met), None)
+
+
+def _within(indices: np.ndarray, count: int) -> bool:
+    return bool(indices.ndim == 1 and indices.dtype.kind in "iu" and np.all((indices >= 0) & (indices < count)))
+
+
+def _at_least_0(numbers: np.ndarray) -> bool:
+    return bool(np.isfinite(numbers).all() and np.all(numbers >= 0))
 
 
 def _words(table: np.ndarray) -> Int[np.ndarray, "N words"]:

@@ -10,7 +10,6 @@ names the checksum of the file it follows (`array_files` says what else every fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from bats.array_files import read_arrays, read_facts, write_arrays
 from bats.errors import DataError
-from bats.mdp import Stitches, TabularMDP, add_stitches
+from bats.mdp import Stitches, TabularMDP, add_stitches, amiss_in_mdp, amiss_in_stitches
 
 _BASE, _ROUND = "bats-mdp", "bats-stitches"
 _MDP_ARRAYS = (
@@ -33,12 +32,13 @@ _MDP_ARRAYS = (
     "starts",
     "start_weights",
 )
+_MDP_FACTS = ("real_count", "gamma", "penalty", "action_count")
 _STITCH_ARRAYS = ("source", "target", "length", "action", "state", "reward", "planning_error")
 
 
 def save_mdp(mdp: TabularMDP, folder: Path) -> None:
     """Writes the MDP as the base of `folder`; refuses to replace one that is there."""
-    facts = {"real_count": mdp.real_count, "gamma": mdp.gamma, "penalty": mdp.penalty}
+    facts = {name: getattr(mdp, name) for name in _MDP_FACTS}
     write_arrays(_base_path(folder), _BASE, {name: getattr(mdp, name) for name in _MDP_ARRAYS}, facts)
 
 
@@ -53,10 +53,12 @@ def save_round(stitches: Stitches, folder: Path, *, stitch_round: int) -> None:
 def load_mdp(folder: Path) -> TabularMDP:
     """The MDP of `folder` with all its rounds; raises `DataError` for files that are damaged, missing or mixed up."""
     arrays, facts = _read(_base_path(folder), _BASE, _MDP_ARRAYS)
-    mdp = TabularMDP(
-        real_count=int(facts["real_count"]), gamma=float(facts["gamma"]), penalty=float(facts["penalty"]), **arrays
-    )
-    _check_mdp(mdp, _base_path(folder))
+    missing = [name for name in _MDP_FACTS if not isinstance(facts.get(name, ""), int | float | None)]
+    if missing:
+        raise DataError(f"a number for {missing[0]}", f"{facts.get(missing[0])!r}", file=str(_base_path(folder)))
+    fields: dict[str, Any] = {**arrays, **{name: facts[name] for name in _MDP_FACTS}}
+    mdp = TabularMDP(**fields)
+    _demand(amiss_in_mdp(mdp), _base_path(folder))
     for stitch_round, path in enumerate(sorted(Path(folder).glob("round-*.safetensors")), start=1):
         if path != _round_path(folder, stitch_round):
             raise DataError(f"round {stitch_round} next", f"{path.name}", file=str(folder))
@@ -65,7 +67,7 @@ def load_mdp(folder: Path) -> TabularMDP:
         if facts["follows"] != follows:
             raise DataError("a round that follows the files before it", "one of another MDP", file=str(path))
         stitches = Stitches(**arrays)
-        _check_stitches(stitches, mdp, path)
+        _demand(amiss_in_stitches(stitches, mdp), path)
         mdp = add_stitches(mdp, stitches, stitch_round=stitch_round)
     return mdp
 
@@ -86,43 +88,6 @@ def _round_path(folder: Path, stitch_round: int) -> Path:
     return Path(folder) / f"round-{stitch_round:04d}.safetensors"
 
 
-def _check_mdp(mdp: TabularMDP, path: Path) -> None:
-    """The compiled kernels trust indices, so a file is not trusted with them."""
-    states, edges = len(mdp.states), len(mdp.target)
-    offsets = mdp.first_edge
-    told = {
-        "a row of `first_edge` for each state": len(offsets) == states + 1,
-        "edges sorted by source": bool(offsets[0] == 0 and offsets[-1] == edges and np.all(np.diff(offsets) >= 0)),
-        "one entry of each kind an edge": all(
-            len(each) == edges for each in (mdp.action, mdp.reward, mdp.discount, mdp.stitch_round, mdp.planning_error)
-        ),
-        "targets and starts that exist": _within(mdp.target, states) and _within(mdp.starts, states),
-        "as many weights as starts": len(mdp.starts) == len(mdp.start_weights),
-        "gamma between 0 and 1": 0 < mdp.gamma < 1,
-    }
-    _demand(told, path)
-
-
-def _check_stitches(stitches: Stitches, mdp: TabularMDP, path: Path) -> None:
-    longest = stitches.reward.shape[1]
-    told = {
-        "sources and targets that exist": _within(stitches.source, mdp.state_count)
-        and _within(stitches.target, mdp.real_count),
-        f"lengths from 1 to {longest}": bool(np.all((stitches.length >= 1) & (stitches.length <= longest))),
-        "one entry of each kind a stitch": all(
-            len(getattr(stitches, name)) == len(stitches) for name in _STITCH_ARRAYS
-        ),
-        "actions and states for every step": stitches.action.shape[1] == longest
-        and stitches.state.shape[1:] == (longest - 1, mdp.states.shape[1]),
-    }
-    _demand(told, path)
-
-
-def _within(indices: np.ndarray, count: int) -> bool:
-    return bool(indices.dtype.kind in "iu" and np.all((indices >= 0) & (indices < count)))
-
-
-def _demand(told: Mapping[str, bool], path: Path) -> None:
-    for expected, holds in told.items():
-        if not holds:
-            raise DataError(expected, "otherwise", file=str(path))
+def _demand(amiss: str | None, path: Path) -> None:
+    if amiss:
+        raise DataError(amiss, "otherwise", file=str(path))

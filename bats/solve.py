@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from bats.dataset import Dataset
-from bats.errors import NotConvergedError
+from bats.errors import NotConvergedError, SettingError
 from bats.kernels import NO_EDGE, choose_edges, follow_edges, improve_policy
 from bats.mdp import TabularMDP
 from bats.types import EdgeValues, Policy, StateValues
@@ -30,7 +30,7 @@ from bats.types import EdgeValues, Policy, StateValues
 SWEEPS = 4
 """sweeps of improvement after each evaluation: cheaper than an evaluation, and they halve the rounds"""
 ROUNDING = 1e-12
-"""a round that gains less than this, relative to the largest value, gained rounding errors"""
+"""a round in which no state gains more than this, relative to its value or 1, gained rounding errors"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +97,8 @@ def value_iteration(
 def boundary_values(mdp: TabularMDP, dead_end_value: float | StateValues) -> StateValues:
     """What states are worth before any action: the given value at dead ends, 0 at terminal states and elsewhere."""
     given = np.broadcast_to(np.asarray(dead_end_value, dtype=np.float64), mdp.state_count)
+    if not np.isfinite(given).all():
+        raise SettingError(f"`dead_end_value` must be finite; got {dead_end_value}.")
     return np.where((mdp.out_degree == 0) & ~mdp.terminal, given, 0.0)
 
 
@@ -117,7 +119,7 @@ def first_edges(mdp: TabularMDP) -> Policy:
 
 def greedy_policy(mdp: TabularMDP, value: StateValues) -> Policy:
     """The best edge of every state if `value` is what comes after it; of equally good ones the first."""
-    edge_value = edge_values(mdp, value)
+    edge_value = edge_values(mdp, _finite(value))
     acting = mdp.out_degree > 0
     best = np.repeat(best_by_state(mdp, edge_value), mdp.out_degree[acting])
     best_edges = np.flatnonzero(edge_value == best)
@@ -129,8 +131,8 @@ def greedy_policy(mdp: TabularMDP, value: StateValues) -> Policy:
 def boltzmann_policy(mdp: TabularMDP, value: StateValues, *, temperature: float) -> EdgeValues:
     """Probability of each edge in its state, proportional to exp(Q / temperature)."""
     if temperature <= 0:
-        raise ValueError(f"`temperature` must be positive; got {temperature}.")
-    edge_value = edge_values(mdp, value)
+        raise SettingError(f"`temperature` must be positive; got {temperature}.")
+    edge_value = edge_values(mdp, _finite(value))
     acting = mdp.out_degree > 0
     degree, first = mdp.out_degree[acting], mdp.first_edge[:-1][acting]
     # relative to the best edge, so that no exponential overflows
@@ -170,11 +172,16 @@ def carry_policy(policy: Int[np.ndarray, "S"], before: TabularMDP, after: Tabula
     return carried
 
 
-def logged_value(dataset: Dataset, *, gamma: float) -> float:
-    """What the logged behaviour earned from the start states: discounted returns along the log, weighted."""
+def logged_value(dataset: Dataset, *, gamma: float, dead_end_value: float = 0.0) -> float:
+    """What the logged behaviour earned from the start states: discounted returns along the log, weighted.
+
+    An episode that was cut off goes on to be worth `dead_end_value`, as in the MDP.
+    """
     row = np.arange(len(dataset))
+    cut_off = dataset.episode_ends & ~dataset.terminations
+    rewards = dataset.rewards + gamma * dead_end_value * cut_off
     discount = np.where(dataset.episode_ends, 0.0, gamma)
-    returns = _follow(row, np.append(row[1:], row[-1]), dataset.rewards.astype(np.float64), discount).gain
+    returns = _follow(row, np.append(row[1:], row[-1]), rewards, discount).gain
     return float(dataset.start_weights @ returns[dataset.starts])
 
 
@@ -235,15 +242,21 @@ def _improve_until_optimal(
     while improve_policy(graph.first_edge, graph.target, graph.reward, graph.discount, value.copy(), chosen, SWEEPS):
         before, value = value, _follow(chosen, graph.target, graph.reward, graph.discount).value(boundary)
         rounds += 1
-        if np.max(value - before) <= ROUNDING * max(1.0, np.abs(value).max()):
+        if np.all(value - before <= ROUNDING * np.maximum(1.0, np.abs(value))):
             break
     return value, rounds
+
+
+def _finite(value: StateValues) -> StateValues:
+    if not np.isfinite(value).all():
+        raise SettingError(f"Values must be finite; state {int(np.argmin(np.isfinite(value)))} is not.")
+    return value
 
 
 def _checked(mdp: TabularMDP, policy: Policy) -> Policy:
     """The policy, if it takes in every state an edge of that state; the compiled kernels rely on it."""
     if len(policy) != mdp.state_count:
-        raise ValueError(f"The policy must have {mdp.state_count} entries, one a state; got {len(policy)}.")
+        raise SettingError(f"The policy must have {mdp.state_count} entries, one a state; got {len(policy)}.")
     owned = np.where(
         mdp.out_degree > 0, (mdp.first_edge[:-1] <= policy) & (policy < mdp.first_edge[1:]), policy == NO_EDGE
     )
@@ -252,7 +265,7 @@ def _checked(mdp: TabularMDP, policy: Policy) -> Policy:
         allowed = (
             f"{mdp.first_edge[state]} to {mdp.first_edge[state + 1] - 1}" if mdp.out_degree[state] else "none (-1)"
         )
-        raise ValueError(f"State {state} has the edges {allowed}; the policy takes {policy[state]}.")
+        raise SettingError(f"State {state} has the edges {allowed}; the policy takes {policy[state]}.")
     return policy
 
 
@@ -262,12 +275,17 @@ def _walk_until_stopped(
     """Sends walkers out together and returns where those were stopped that had not ended their episode before."""
     place = rng.choice(mdp.starts, size=walkers, p=mdp.start_weights).astype(np.int64)
     lifetime = rng.geometric(1 - mdp.gamma, size=walkers) - 1
-    stopped = []
-    for step in range(int(lifetime.max(initial=0)) + 1):
-        stopped.append(place[lifetime == step])
+    stopped = [place[lifetime == 0]]
+    step = 0
+    while len(place):  # mostly far shorter than the longest lifetime: walkers end their episodes
         going = lifetime > step
         place, lifetime = place[going], lifetime[going]
-        edge = choose_edges(place, rng.random(len(place)), mdp.first_edge, running)
-        alive = (edge != NO_EDGE) & (mdp.discount[edge] > 0)
-        place, lifetime = mdp.target[edge[alive]].astype(np.int64), lifetime[alive]
+        edge = np.empty(len(place), dtype=np.int64)
+        choose_edges(place, rng.random(len(place)), mdp.first_edge, running, edge)
+        acting = edge != NO_EDGE
+        edge, lifetime = edge[acting], lifetime[acting]
+        goes_on = mdp.discount[edge] > 0
+        place, lifetime = mdp.target[edge[goes_on]].astype(np.int64), lifetime[goes_on]
+        step += 1
+        stopped.append(place[lifetime == step])
     return np.concatenate(stopped)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bats.dataset import Dataset
-from bats.episodes import Note
+from bats.episodes import Note, counted
 from bats.kernels import number_rows
 from bats.mdp import action_words, merge_states
 
@@ -50,7 +50,11 @@ def validate(dataset: Dataset) -> Validation:
     if constant:
         notes.append(Note("fact", f"Constant throughout the log: {', '.join(constant)}."))
     if float(np.ptp(dataset.rewards)) == 0:
-        notes.append(Note("problem", f"Every reward is {dataset.rewards[0]:g}: no behaviour is better than another."))
+        same = f"Every reward is {dataset.rewards[0]:g}"
+        if dataset.terminations.any():
+            notes.append(Note("fact", f"{same}: only the length of an episode counts."))
+        else:
+            notes.append(Note("problem", f"{same} and nothing terminates: no behaviour is better than another."))
     return Validation(facts, columns, tuple(notes))
 
 
@@ -59,22 +63,22 @@ def _facts(dataset: Dataset, states: int, source: Int[np.ndarray, "N"]) -> dict[
     rewards = dataset.rewards
     ends = int(np.count_nonzero(dataset.terminations))
     if dataset.action_count is None:
-        actions = f"{dataset.actions.shape[1]} numbers ({dataset.actions.dtype})"
+        actions = f"{counted(dataset.actions.shape[1], 'number')} ({dataset.actions.dtype})"
     else:
         used = len(np.unique(dataset.actions))
         actions = f"discrete: {dataset.action_count} actions, {used} of them used"
-    leaving = len(np.unique(source))
+    leaving, starts = len(np.unique(source)), len(np.unique(source[dataset.starts]))
     return {
         "rows": f"{len(dataset):,}",
         "episodes": f"{dataset.episode_count:,} of {lengths.min():,} to {lengths.max():,} rows "
         f"(median {np.median(lengths):,.0f})",
-        "terminations": f"{ends:,}, and {dataset.episode_count - ends:,} episodes cut off",
-        "observations": f"{dataset.observations.shape[1]} numbers ({dataset.observations.dtype})",
+        "terminations": f"{ends:,}, and {counted(dataset.episode_count - ends, 'episode')} cut off",
+        "observations": f"{counted(dataset.observations.shape[1], 'number')} ({dataset.observations.dtype})",
         "actions": actions,
         "rewards": f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean(dtype=np.float64):g}, "
         f"{np.count_nonzero(rewards) / len(rewards):.1%} not zero",
         "distinct states": f"{states:,}, of which {states - leaving:,} have no logged action",
-        "start states": f"{len(np.unique(source[dataset.starts])):,}",
+        "start states": f"{starts:,} distinct, in {counted(len(dataset.starts), 'row')}",
     }
 
 
@@ -85,12 +89,17 @@ def episode_lengths(dataset: Dataset) -> Int[np.ndarray, "episodes"]:
 
 
 def _columns(dataset: Dataset) -> tuple[Column, ...]:
-    tables = {"observation": dataset.observations}
+    tables = {"observation": (dataset.observations, dataset.observation_names)}
     if dataset.action_count is None:
-        tables["action"] = dataset.actions
+        tables["action"] = (dataset.actions, dataset.action_names)
     return tuple(
-        Column(f"{kind} {number}", float(values.min()), float(values.mean(dtype=np.float64)), float(values.max()))
-        for kind, table in tables.items()
+        Column(
+            f"{kind} {number if names is None else names[number]}",
+            float(values.min()),
+            float(values.mean(dtype=np.float64)),
+            float(values.max()),
+        )
+        for kind, (table, names) in tables.items()
         for number, values in enumerate(table.T)
     )
 
@@ -100,7 +109,7 @@ def _short_episodes(dataset: Dataset) -> list[Note]:
     share = single / dataset.episode_count
     if not single:
         return []
-    text = f"{single:,} of {dataset.episode_count:,} episodes have a single row."
+    text = f"{single:,} of {counted(dataset.episode_count, 'episode')} with a single row."
     if share > 0.5:
         return [Note("problem", f"{text} If the rows are out of order, every one of them counts as a start state.")]
     return [Note("fact", text)]
@@ -117,7 +126,7 @@ def _repetition(dataset: Dataset, source: Int[np.ndarray, "N"], target: Int[np.n
     rows, pairs = len(dataset), len(pair_row)
     notes = []
     if rows > len(distinct_row):
-        notes.append(Note("fact", f"{rows - len(distinct_row):,} rows repeat another row in everything."))
+        notes.append(Note("fact", f"{counted(rows - len(distinct_row), 'row')} the same as another row in everything."))
     times = np.bincount(pair, minlength=pairs)
     repeated = int(np.count_nonzero(times > 1))
     if not repeated:
@@ -125,7 +134,7 @@ def _repetition(dataset: Dataset, source: Int[np.ndarray, "N"], target: Int[np.n
         return [*notes, Note("fact", unknown)]
     elsewhere = int(np.count_nonzero(np.bincount(pair[outcome_row], minlength=pairs) > 1))
     paid = int(np.count_nonzero(np.bincount(outcome[distinct_row], minlength=len(outcome_row)) > 1))
-    tried = f"Of {repeated:,} state-action pairs tried more than once,"
+    tried = f"Of {counted(repeated, 'state-action pair')} tried more than once,"
     if elsewhere:
         text = f"{tried} {elsewhere:,} ({elsewhere / repeated:.1%}) led to different states or ends. BATS assumes a "
         notes.append(Note("problem", text + "deterministic world: where that fails, values come out too high."))
@@ -133,6 +142,6 @@ def _repetition(dataset: Dataset, source: Int[np.ndarray, "N"], target: Int[np.n
         notes.append(Note("fact", f"{tried} every one led to the same state each time."))
     if paid:
         notes.append(
-            Note("problem", f"{paid:,} transitions were paid differently at different times; the mean counts.")
+            Note("problem", f"{counted(paid, 'transition')} paid differently at different times; the mean counts.")
         )
     return notes

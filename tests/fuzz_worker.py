@@ -17,6 +17,7 @@ import sys
 import traceback
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -59,7 +60,8 @@ def write_base(kind: str, folder: Path) -> tuple[Path, Path]:
     elif kind == "own_hdf5":
         from bats.formats import write_hdf5
 
-        write_hdf5(load_dataset(fields()), path)
+        names = {"observation_names": ("x", "y", "size"), "action_names": ("push", "pull")}
+        write_hdf5(replace(load_dataset(fields()), **names), path)
     elif kind.startswith("npz"):
         np.savez_compressed(path, **fields())
     elif kind == "csv":
@@ -114,7 +116,7 @@ def write_minari_base(folder: Path, *, metadata: bool) -> tuple[Path, Path]:
             group.create_dataset("terminations", data=log["terminals"][rows])
             group.create_dataset("truncations", data=log["timeouts"][rows])
     space = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 3})
-    own = {"version": 1, "unknown_next": [29]}
+    own = {"version": 1, "unknown_next": [29], "observation_names": [f"number {place}" for place in range(5)]}
     (data / "metadata.json").write_text(json.dumps({"data_format": "hdf5", "action_space": space, "bats": own}))
     return folder / "set", data / ("metadata.json" if metadata else "main_data.hdf5")
 

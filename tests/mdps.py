@@ -34,6 +34,7 @@ def mdp_from_edges(
         planning_error=np.zeros(len(order), dtype=np.float32),
         starts=np.array(starts, dtype=np.int32),
         start_weights=np.full(len(starts), 1 / len(starts)),
+        action_count=None,
     )
 
 

@@ -57,6 +57,7 @@ def changed(field: str, place: object, value: float) -> dict[str, np.ndarray]:
 SHORT = {name: values[:1] for name, values in small_log().items()}
 WITHOUT = {name: {key: values for key, values in small_log().items() if key != name} for name in small_log()}
 ALL_BUT_REWARDS = "'actions', 'next_observations', 'observations', 'terminations', 'timeouts'"
+HINT = "Did you mean 'states'? Rename it to 'observations'."
 FINITE = "finite numbers of size at most 1e+30"
 
 IN_ANY_FORMAT = {
@@ -89,8 +90,13 @@ def test_a_complaint_about_a_table_names_the_columns(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "log.csv", as_columns(changed("observations", (17, 1), np.nan)))
     told = complaint(source, tmp_path)
     assert told.endswith(
-        "found nan in column 1. (observations: observations_0, observations_1; row 0 follows the header.)"
+        "found nan in column 1. It stands in line 19. "
+        "(observations: observations_0, observations_1; row 0 follows the header.)"
     )
+    lines = source.read_text().splitlines()
+    source.write_text("\n".join([*lines[:4], "", *lines[4:9], "", "", *lines[9:18], lines[18], "", *lines[19:]]))
+    assert "row 17: " in complaint(source, tmp_path)
+    assert "It stands in line 22." in complaint(source, tmp_path)  # three blank lines come before it
 
 
 IN_ARRAYS = {
@@ -131,6 +137,8 @@ def test_faults_of_arrays_in_memory() -> None:
             "episode": np.zeros((24, 2), np.int64)
         },
         "field 'episode', row 2: expected an id in every row, found nan": {"episode": [0, 0, np.nan] * 8},
+        "field 'episode': expected 24 rows, as in observations, found 3": {"episode": [0, 0, 1]},
+        "field 'observations': expected at least 2 rows, found 0": {name: [] for name in (*log, "episode")},
     }
     for message, change in cases.items():
         with pytest.raises(DataError) as caught:
@@ -162,15 +170,26 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     for name, message in told.items():
         assert complaint(tmp_path / name, tmp_path) == message
     assert "found one with a zero byte" in complaint("log\0.csv", tmp_path)
+    for name in ("", "minari:"):
+        assert complaint(name, tmp_path) == f"'{name}': expected {known}, found no name given."
     for name in ("x" * 300 + ".csv", "x" * 300):
         assert "File name too long" in complaint(name, tmp_path)
 
 
 def test_a_minari_name_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    told = complaint("minari:D4RL/pointmaze/umaze-v2", tmp_path)
-    assert told.startswith("D4RL/pointmaze/umaze-v2: expected a Minari data set with data/metadata.json")
-    assert told.endswith("found no such folder.")
+    name = "D4RL/pointmaze/umaze-v2"
+    expected = f"minari:{name}: expected a data set '{name}' in {tmp_path}"
+    told = complaint(f"minari:{name}", tmp_path)
+    assert told == f"{expected}, found only nothing. `minari download {name}` fetches a public one."
+    for there in ("D4RL/pointmaze/umaze-v1", "mine-v0"):
+        write_minari(load_dataset(small_log()), there)
+    told = complaint(f"minari:{name}", tmp_path)
+    assert (
+        told == f"{expected}, found only 'D4RL/pointmaze/umaze-v1', 'mine-v0'. Did you mean 'D4RL/pointmaze/umaze-v1'?"
+    )
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "nowhere"))
+    assert "nowhere, found no such folder." in complaint(f"minari:{name}", tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -229,8 +248,12 @@ def test_another_format_behind_the_suffix(name: str, tmp_path: Path) -> None:
 def test_a_file_cut_short(name: str, share: float, tmp_path: Path) -> None:
     whole = EVERY_WRITER[name](tmp_path / name, small_log()).read_bytes()
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
-    kind = {"log.hdf5": "a sound HDF5 file", "log.npz": "an npz file", "log.parquet": "a sound Parquet file"}[name]
     told = complaint(tmp_path / name, tmp_path)
+    if name == "log.npz":
+        ended = "The list of its arrays, which stands at the end, is not there."
+        assert told == f"log.npz: expected an npz file, found one that is cut short or damaged. {ended}"
+        return
+    kind = {"log.hdf5": "a sound HDF5 file", "log.parquet": "a sound Parquet file"}[name]
     assert told.startswith(f"{name}: expected {kind}, found ")
     assert told.endswith("It may be damaged or cut short.")
 
@@ -318,16 +341,59 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
 def test_arrays_under_names_nobody_knows(tmp_path: Path) -> None:
     write_arrays(tmp_path / "log.hdf5", {"states": np.zeros(3), "moves/left": np.zeros(3)})
     told = complaint(tmp_path / "log.hdf5", tmp_path)
-    assert told == "log.hdf5: expected a field 'observations', found only 'moves', 'states'."
+    assert told == f"log.hdf5: expected a field 'observations', found only 'moves', 'states'. {HINT}"
     np.savez(tmp_path / "log.npz", states=np.zeros(3))
     told = complaint(tmp_path / "log.npz", tmp_path)
-    assert told == "log.npz: expected an array 'observations', found only 'states'."
+    assert told == f"log.npz: expected a field 'observations', found only 'states'. {HINT}"
+
+
+def test_every_name_of_a_source_is_listed_with_the_one_that_was_probably_meant(tmp_path: Path) -> None:
+    log = small_log()
+    fields = {"obs": log["observations"], "actions": log["actions"], "reward": log["rewards"], "goal": np.zeros(3)}
+    there = "'actions', 'goal', 'obs', 'reward'"
+    hint = "Did you mean 'obs'? Rename it to 'observations'."
+    for name, write in ARRAY_WRITERS.items():
+        told = complaint(write(tmp_path / name, fields), tmp_path)
+        assert told == f"{name}: expected a field 'observations', found only {there}. {hint}"
+    with pytest.raises(DataError) as caught:
+        load_dataset(fields)
+    assert str(caught.value) == f"arrays: expected a field 'observations', found only {there}. {hint}"
+    renamed = {name: values for name, values in fields.items() if name != "obs"} | {"observations": fields["obs"]}
+    with pytest.raises(DataError, match=r"'reward'\. Did you mean 'reward'\? Rename it to 'rewards'\."):
+        load_dataset(renamed)
+    nested = write_arrays(tmp_path / "log.hdf5", renamed | {"infos/goal": np.zeros(3), "infos/speed": np.zeros(3)})
+    assert "found only 'actions', 'goal', 'infos', 'observations', 'reward'." in complaint(nested, tmp_path)
+
+
+def test_a_minari_file_given_instead_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    folder = write_minari(load_dataset(small_log()), "some/log-v0")
+    told = complaint(folder / "data" / "main_data.hdf5", tmp_path)
+    assert told.endswith("It is a file of a Minari data set: give the data set's folder, some/log-v0.")
 
 
 def test_our_own_file_of_another_version(tmp_path: Path) -> None:
     write_arrays(tmp_path / "log.hdf5", small_log() | {"bats/version": np.int64(7)})
     told = complaint(tmp_path / "log.hdf5", tmp_path)
     assert told.startswith("log.hdf5: field 'bats/version': expected version 1 of our own layout, found version 7.")
+
+
+def test_names_in_our_own_file_that_cannot_be(tmp_path: Path) -> None:
+    told = {
+        "field 'bats/action_names': expected texts of a fixed length, found an array of type float64.": np.zeros(1),
+        "field 'bats/action_names': expected a list of names, found shape ().": np.bytes_(b"speed"),
+        "field 'action_names': expected 1 names, one for each number, found ('x', 'y').": np.array([b"x", b"y"]),
+    }
+    for message, names in told.items():
+        own = {"bats/version": np.int64(1), "bats/action_names": names}
+        source = write_arrays(tmp_path / "log.hdf5", small_log() | own)
+        assert complaint(source, tmp_path) == f"log.hdf5: {message}"
+
+
+def test_episode_ends_of_our_own_file_are_told_by_their_name_in_it(tmp_path: Path) -> None:
+    source = write_arrays(tmp_path / "log.hdf5", changed("timeouts", 5, 2) | {"bats/version": np.int64(1)})
+    told = complaint(source, tmp_path)
+    assert told == "log.hdf5: field 'timeouts', row 5: expected true or false (1 or 0), found 2.0."
 
 
 NONSENSE = {
@@ -338,8 +404,15 @@ NONSENSE = {
     "observation=x actions=u rewards=r": "found 'observation'. Did you mean 'observations'?",
     "observations=x observations=y": "expected 'observations' once, found it twice",
     "observations=x actions=u rewards=a,b": "expected one column for 'rewards', found 2",
+    "observations=x actions=u rewards=r terminals=d terminations=e": "expected 'terminations' once, found it twice",
+    "observations='Pos X actions=u rewards=r": "Names with spaces stand in quotes, as in observations='Pos X','Pos Y'.",
+    "observations=Pos X actions=u rewards=r": "found 'X'. Names with spaces stand in quotes",
+    "observations='Pos X'x actions=u": "expected a column map like",
 }
 
+MAP_HINT = (
+    'Say which columns are which, as in --columns "observations=x,y actions=u rewards=r" (in Python: columns="…").'
+)
 CSV_FAULTS = {
     "observations,actions,rewards\n1,2,3\n4,x5,6\n": "log.csv: field 'actions', row 1: expected a number, found 'x5'. It stands in line 3.",
     "observations,actions,rewards\n1,2,3\n\n4,5,\n": "log.csv: field 'rewards', row 1: expected a number, found an empty cell. It stands in line 4.",
@@ -349,9 +422,11 @@ CSV_FAULTS = {
     'observations,actions,rewards\n"1,2",3\n': "log.csv: row 0: expected 3 columns, as in the header, found 2. It stands in line 2.",
     'observations,actions,rewards,more\n1,2,3,"a\n4,5,6,b\n7,8,9,c\n': "log.csv: expected every row on a line of its own, found a quoted cell that runs over several, after line 1.",
     "observations," + "x" * 200_000 + "\n1,2\n": "log.csv: expected cells separated by commas, found field larger than field limit (131072).",
-    "1,2,3\n4,5,6\n": "log.csv: expected a header line with the columns' names, found numbers only.",
-    "\n4,5,6\n": "log.csv: expected a header line with the columns' names, found a blank line.",
-    "observations,actions,rewards\n": "log.csv: field 'observations': expected at least 2 rows, found 0. (observations: observations; row 0 follows the header.)",
+    "1,2,3\n4,5,6\n": "log.csv: expected a header line with the columns' names, found numbers only. Add a first line such as x,y,u,r.",
+    "\n4,5,6\n": "log.csv: expected a header line with the columns' names, found a blank line. Add a first line such as x,y,u,r.",
+    "observations,actions,rewards\n": "log.csv: expected rows below the header line, found none.",
+    "observations,actions,rewards,episode\n\n\n": "log.csv: expected rows below the header line, found none.",
+    "run 1,0.5,1,0\nrun 1,0.6,0,1\n": f"log.csv: expected columns for 'observations', found only '0', '0.5', '1', 'run 1'. {MAP_HINT} The first line holds numbers: is the header line missing?",
     "observations,observations,actions,rewards\n1,2,3,4\n": "log.csv: field 'observations': expected one column 'observations', found several of that name.",
     "observations,actions,rewards,timeouts,truncations\n1,2,3,4,5\n": "log.csv: expected one of 'timeouts' and 'truncations', found both.",
 }  # fmt: skip
@@ -369,8 +444,7 @@ class TestTables:
             f"{name}: field 'observations': expected a column 'pos_z', found only {there}. Did you mean 'pos_y'?"
         )
         told = complaint(source, tmp_path)
-        hint = "Say which columns are which with a column map."
-        assert told == f"{name}: expected columns for 'observations', found only {there}. {hint}"
+        assert told == f"{name}: expected columns for 'observations', found only {there}. {MAP_HINT}"
 
     @pytest.mark.parametrize("text", NONSENSE)
     def test_column_maps_that_say_nothing(self, text: str) -> None:
@@ -382,6 +456,31 @@ class TestTables:
     def test_csv(self, text: str, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text(text)
         assert complaint(tmp_path / "log.csv", tmp_path) == CSV_FAULTS[text]
+
+    @pytest.mark.parametrize(("mark", "word"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (" ", "spaces")])
+    def test_csv_with_other_marks_between_cells(self, mark: str, word: str, tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text("observations,actions,rewards\n1,2,3\n4,5,6\n".replace(",", mark))
+        told = complaint(tmp_path / "log.csv", tmp_path)
+        assert told.startswith(f"log.csv: expected cells separated by commas, found a header line with {word}. pandas.")
+        assert f"sep={mark!r}" in told
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            (3, "field 'columns': expected a ColumnMap, a text or a dictionary of column names, found int 3."),
+            (
+                ["x", "u", "r"],
+                "expected a ColumnMap, a text or a dictionary of column names, found list ['x', 'u', 'r'].",
+            ),
+            ({"observations": 1}, "field 'columns': expected a column's name or several for 'observations', found 1."),
+            ({"observations": []}, "expected a column's name or several for 'observations', found []."),
+            ({"observations": "x", "actions": "u"}, "expected a column for 'rewards', found only 'actions', 'observ"),
+            ({"obs": "x"}, "expected one of observations, actions, next_observations, rewards,"),
+        ],
+    )
+    def test_column_maps_of_another_kind(self, columns: object, message: str, tmp_path: Path) -> None:
+        source = write_csv(tmp_path / "log.csv", {name: np.zeros(3) for name in ("x", "u", "r")})
+        assert message in complaint(source, tmp_path, columns=columns)
 
     def test_parquet(self, tmp_path: Path) -> None:
         import pyarrow
@@ -422,6 +521,7 @@ METADATA_FAULTS = {
     '{"action_space": 3}': "field 'action_space': expected a space in JSON, found the JSON object must be str",
     '{"action_space": "{\\"type\\": \\"Discrete\\", \\"n\\": -2}"}': "field 'action_space': expected a count of actions",
     '{"bats": {"version": 1, "unknown_next": [1.5]}}': "field 'bats/unknown_next': expected row numbers",
+    '{"bats": {"version": 1, "unknown_next": [], "action_names": [1]}}': "field 'bats/action_names': expected a list of names",
     "[" * 100_000: "expected metadata in JSON, found maximum recursion depth exceeded",
 }
 

@@ -43,7 +43,7 @@ def test_solve_finds_more_than_the_log_earned_and_saves_the_mdp(grid: Path, caps
         for cells in (line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines())
         if len(cells) == 2
     }
-    assert float(shown["best value at the starts"].split()[0]) > float(shown["logged value"])
+    assert float(shown["best value at the starts"].split()[0]) > float(shown["what the log earned from them"])
     assert load_mdp(Path("mdp")).gamma == 0.9
 
 
@@ -63,7 +63,7 @@ def test_the_published_layout_of_a_maze_can_be_asked_for(
     assert "wrote 2,000 rows in the published layout to maze2d-umaze-0.hdf5" in capsys.readouterr().out
     assert main(["validate", "maze2d-umaze-0.hdf5"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "were joined because the states go on" in shown
+    assert "joined because the states go on" in shown
     assert "'infos/goal'" in shown
 
 
@@ -77,7 +77,10 @@ def test_nothing_is_overwritten_and_a_wrong_suffix_is_told(grid: Path, capsys: p
     assert [path.name for path in grid.parent.iterdir()] == ["grid-1.hdf5"]
 
 
-def test_errors_go_to_stderr_with_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_go_to_stderr_with_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
     assert main(["validate", str(tmp_path / "absent.hdf5")]) == 2
     told = capsys.readouterr()
     assert told.out == ""
@@ -122,6 +125,48 @@ def test_without_a_terminal_there_is_a_line_now_and_then_with_the_time_left(monk
         for done in (0, 1, 3, 4):
             report("reading", done, 9)
     assert screen.getvalue() == "reading: 3 of 9, about 12 s left\n"  # 6 s for 3, so 12 s for the other 6
+
+
+def test_problems_are_told_by_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = np.concatenate([np.arange(500), np.arange(500)])
+    np.savez("log.npz", observations=places[:, None] * 1.0, actions=np.zeros((1000, 1)), rewards=places == 7)
+    for command in (["validate", "log.npz"], ["solve", "log.npz"], ["data", "convert", "log.npz", "log.h5"]):
+        assert main(command) == 0
+        assert "problem: The log has neither next states nor timeouts" in capsys.readouterr().out, command
+    assert main(["validate", "log.npz", "--strict"]) == 1
+
+
+def test_settings_that_make_no_sense_are_told(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for setting in (["--gamma", "1"], ["--gamma", "0"], ["--dead-end-value", "nan"]):
+        assert main(["solve", str(grid), *setting]) == 2
+        assert "must" in capsys.readouterr().err
+    (grid.parent / "taken").mkdir()
+    assert main(["solve", str(grid), "--save", "taken"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["data", "collect", "maze2d-umaze", "--published", "--out", "minari:a/b-v0"]) == 2
+    assert "HDF5" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a signal")
+def test_an_interrupt_in_a_kernel_is_raised_and_does_not_bring_the_process_down() -> None:
+    program = """
+import os, signal, threading, numpy as np
+from bats.kernels import number_rows
+words = np.random.default_rng(0).integers(0, 2**31, size=(4_000_000, 4)).astype(np.int32)
+number_rows(words[:10])
+for _ in range(6):
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        number_rows(words)
+        threading.Event().wait(5)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
+    assert told.stdout.split() == ["interrupted"] * 6
 
 
 def test_quiet_says_nothing() -> None:

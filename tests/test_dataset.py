@@ -35,28 +35,62 @@ def test_without_next_states_the_following_row_is_the_next_state_and_the_last_ro
     assert transitions(data) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
     assert data.episode_ends.tolist() == [False, False, True]
     assert data.starts.tolist() == [0]
-    assert "1 rows that end an episode were left out" in text(data)
+    assert "1 row at the end of an episode left out" in text(data)
 
 
-def test_a_timeout_where_the_states_go_on_is_joined_and_one_before_a_jump_is_not() -> None:
-    places = [0, 1, 2, 3, 4, 50, 51, 52]
-    flags = [False, False, True, False, True, False, False, False]
+def test_timeouts_where_the_states_go_on_are_sub_goals_of_one_run_and_joined() -> None:
+    places, flags = list(np.arange(8.0)), [False, False, True, False, True, False, False, False]
     auto = make(places, timeouts=flags)
-    assert transitions(auto) == [(0, 0, 1), (1, 1, 2), (2, 2, 3), (3, 3, 4), (50, 5, 51), (51, 6, 52)]
-    assert auto.starts.tolist() == [0, 4]
-    assert "2 timeouts: 1 were joined because the states go on, 1 end an episode." in text(auto)
+    assert transitions(auto) == [(i, i, i + 1) for i in range(7)]
+    assert auto.starts.tolist() == [0]
+    assert "2 timeouts: 2 joined because the states go on, 0 taken as an end." in text(auto)
     trusted = make(places, timeouts=flags, timeout_rule="trust")
-    assert transitions(trusted) == [(0, 0, 1), (1, 1, 2), (3, 3, 4), (50, 5, 51), (51, 6, 52)]
-    ignored = make(places, timeouts=flags, timeout_rule="ignore")
-    assert (4, 4, 50) in transitions(ignored)
+    assert transitions(trusted) == [(0, 0, 1), (1, 1, 2), (3, 3, 4), (5, 5, 6), (6, 6, 7)]
+
+
+def test_timeouts_before_a_jump_are_resets_and_one_that_lands_near_is_one_too() -> None:
+    """Four resets; the one from 4 to 5 looks like a step, but the other flags tell what flags mean in this log."""
+    places = [0, 1, 2, 50, 51, 52, 2, 3, 4, 5, 6, 7, 90, 91, 92]
+    flags = [place in (2, 52, 4, 7) and row not in (6,) for row, place in enumerate(places)]
+    data = make([float(place) for place in places], timeouts=flags)
+    assert (4.0, 5.0) not in {(state, after) for state, _, after in transitions(data)}
+    assert data.episode_count == 5
+    assert "4 timeouts: each ends an episode." in text(data)
+    ignored = make([float(place) for place in places], timeouts=flags, timeout_rule="ignore")
+    assert (52.0, 2.0) in {(state, after) for state, _, after in transitions(ignored)}
+
+
+def test_where_states_repeat_a_flag_is_trusted_because_every_step_is_an_ordinary_one() -> None:
+    """Two rooms with a wall between 2 and 3: joining the runs would walk through it."""
+    data = make([0, 1, 2, 3, 4, 5] * 20, timeouts=[False, False, True, False, False, True] * 20)
+    assert (2.0, 3.0) not in {(state, after) for state, _, after in transitions(data)}
+    assert data.episode_count == 40
+    assert "40 timeouts: each ends an episode." in text(data)
 
 
 def test_a_jump_in_a_log_without_any_flags_is_told_as_a_guess() -> None:
     places = [*np.arange(2000.0), *np.arange(2000.0)]
     data = make(places)
     assert data.episode_count == 2
-    assert "so boundaries are a guess: 1 steps" in text(data)
+    assert "so boundaries are a guess: 1 step over" in text(data)
     assert [note.kind for note in data.notes].count("problem") == 1
+
+
+def test_boundaries_are_found_however_short_the_episodes_are() -> None:
+    """With one boundary in 200 rows, the longest steps of the log are the boundaries themselves."""
+    places = [1000.0 * episode + place for episode in range(50) for place in range(200)]
+    assert make(places).episode_count == 50
+    none_flagged = make(places, timeouts=[False] * len(places))
+    assert none_flagged.episode_count == 50
+    assert "49 steps over 3 times the longest ordinary step taken as episode ends, though no flag" in text(none_flagged)
+
+
+def test_a_switch_that_seldom_turns_is_no_boundary() -> None:
+    rows = 20_000
+    walk = np.random.default_rng(0).normal(size=(rows, 3)).cumsum(axis=0)
+    switch = (np.arange(rows) // 2000 % 2)[:, None]
+    data = Dataset.from_arrays(np.hstack([walk, switch]), np.zeros((rows, 1)), np.zeros(rows))
+    assert data.episode_count == 1
 
 
 def test_a_terminal_row_keeps_its_reward_though_its_next_state_was_never_logged() -> None:
@@ -75,17 +109,23 @@ def test_with_next_states_nothing_is_lost_and_an_episode_ends_where_they_do_not_
     assert data.next_known.all()
 
 
-def test_with_next_states_a_timeout_counts_only_where_they_do_not_continue_unless_trusted() -> None:
-    fields = {"next_observations": chain([1, 2, 3, 4]), "timeouts": [False, True, False, True]}
+def test_with_next_states_timeouts_that_all_continue_are_joined_unless_trusted() -> None:
+    fields = {"next_observations": chain([1, 2, 3, 4]), "timeouts": [False, True, False, False]}
     assert make([0, 1, 2, 3], **fields).episode_ends.tolist() == [False, False, False, True]
     assert make([0, 1, 2, 3], **fields, timeout_rule="trust").episode_ends.tolist() == [False, True, False, True]
+
+
+def test_with_next_states_timeouts_of_which_some_break_off_are_all_ends() -> None:
+    """The second episode happens to begin where the first one ended; the last flag tells that flags are resets."""
+    fields = {"next_observations": chain([1, 2, 3, 4]), "timeouts": [False, True, False, True]}
+    assert make([0, 1, 2, 3], **fields).episode_ends.tolist() == [False, True, False, True]
 
 
 def test_a_break_that_no_flag_announces_is_a_problem_to_be_told() -> None:
     data = make([0, 1, 5, 6], next_observations=chain([1, 2, 6, 7]), timeouts=[False, False, False, True])
     assert data.episode_ends.tolist() == [False, True, False, True]
     assert [note.kind for note in data.notes] == ["decision", "problem"]
-    assert "1 rows lead to a state that is not the next row's, though no flag" in text(data)
+    assert "1 row with a next state that is not the next row's, though no flag" in text(data)
 
 
 @settings(max_examples=100, deadline=None)

@@ -84,6 +84,41 @@ def test_chosen_starts_survive_in_hdf5(tmp_path: Path) -> None:
     assert_same(load_dataset(tmp_path / "log.h5"), dataset)
 
 
+def test_our_own_files_have_exact_ends_that_are_not_told_as_timeouts(tmp_path: Path) -> None:
+    states = np.arange(13.0)[:, None]
+    log = {"observations": states[:-1], "next_observations": states[1:], "actions": np.zeros((12, 1))}
+    dataset = load_dataset(log | {"rewards": np.zeros(12), "episode": np.arange(12) // 4})
+    write_hdf5(dataset, tmp_path / "log.hdf5")
+    write_minari(dataset, "exact-v0")
+    for source in (tmp_path / "log.hdf5", "minari:exact-v0"):
+        for rule in ("auto", "trust", "ignore"):
+            again = load_dataset(source, timeout_rule=rule)
+            assert_same(again, dataset)
+            assert not any("timeout" in note.text for note in again.notes)
+
+
+def test_names_of_numbers_come_from_the_columns_and_survive(tmp_path: Path) -> None:
+    log = small_log()
+    columns = {
+        "speed": log["observations"][:, 0],
+        "grüße\x1b[2J": log["observations"][:, 1],
+        "pedal": log["actions"][:, 0],
+    }
+    columns["gain"] = log["rewards"]
+    mapped = ColumnMap(("speed", "grüße\x1b[2J"), ("pedal",), "gain")
+    for source in (write_csv(tmp_path / "log.csv", columns), write_parquet(tmp_path / "log.parquet", columns)):
+        dataset = load_dataset(source, columns=mapped)
+        assert dataset.observation_names == ("speed", "grüße?[2J")  # a terminal must not obey a name
+        assert dataset.action_names == ("pedal",)
+    assert dataset.with_starts([3]).observation_names == dataset.observation_names
+    write_hdf5(dataset, tmp_path / "log.hdf5")
+    write_minari(dataset, "named-v0")
+    for again in (load_dataset(tmp_path / "log.hdf5"), load_dataset("minari:named-v0")):
+        assert (again.observation_names, again.action_names) == (dataset.observation_names, dataset.action_names)
+    write_hdf5(load_dataset(log), tmp_path / "nameless.hdf5")
+    assert load_dataset(tmp_path / "nameless.hdf5").observation_names is None
+
+
 def test_our_hdf5_is_a_d4rl_file(tmp_path: Path) -> None:
     log = small_log(dtype=np.float32)
     write_hdf5(load_dataset(log), tmp_path / "log.hdf5")
@@ -177,6 +212,22 @@ class TestColumns:
         columns = ColumnMap.parse("observations=x,y actions=u rewards=r episode=ep")
         assert columns == ColumnMap(("x", "y"), ("u",), "r", episode="ep")
 
+    def test_names_with_spaces_and_commas_stand_in_quotes(self) -> None:
+        text = """observations='Pos X',"Pos, Y",driver's  actions=u rewards="r" terminals=d truncations='' """
+        told = ColumnMap.parse(text)
+        assert told == ColumnMap(("Pos X", "Pos, Y", "driver's"), ("u",), "r", terminations="d", timeouts="")
+
+    def test_a_map_may_be_a_text_or_a_dictionary(self, tmp_path: Path) -> None:
+        log = small_log()
+        columns = {"Pos X": log["observations"][:, 0], "Pos Y": log["observations"][:, 1], "u": log["actions"][:, 0]}
+        source = write_csv(tmp_path / "log.csv", columns | {"r": log["rewards"], "over": log["terminations"]})
+        mapped = ColumnMap(("Pos X", "Pos Y"), ("u",), "r", terminations="over")
+        expected = load_dataset(source, columns=mapped)
+        text = "observations='Pos X','Pos Y' actions=u rewards=r terminals=over"
+        assert_same(load_dataset(source, columns=text), expected)
+        by_field = {"observations": ["Pos X", "Pos Y"], "actions": "u", "rewards": ("r",), "terminals": "over"}
+        assert_same(load_dataset(source, columns=by_field), expected)
+
     def test_columns_are_recognised_by_number_not_by_letter(self) -> None:
         names = [f"observations_{place}" for place in (10, 2, 0, 1)] + ["actions", "rewards", "terminals"]
         columns = ColumnMap.recognise(names, file="log.csv")
@@ -218,8 +269,32 @@ class TestColumns:
         source = write_csv(tmp_path / "log.csv", columns)
         assert load_dataset(source).action_count == 2
         assert load_dataset(source, discrete=False).actions.shape == (5, 1)
+        told = [note.text for note in load_dataset(source).notes if "whole numbers" in note.text]
+        assert len(told) == 1
+        assert "--actions continuous" in told[0]
+        assert not any("whole numbers" in note.text for note in load_dataset(source, discrete=False).notes)
         columns["actions"] = np.array([0.0, 1, 0, 1, 0, 1])
         assert load_dataset(write_csv(tmp_path / "points.csv", columns)).action_count is None
+
+    @pytest.mark.parametrize(("row", "value"), [(17, "-1"), (17, "0.5"), (0, "-1"), (1, "0.5")])
+    def test_one_action_that_is_no_index_is_told(self, tmp_path: Path, row: int, value: str) -> None:
+        lines = [f"{place},{place % 3},0" for place in range(40)]
+        lines[row] = f"{row},{value},0"
+        (tmp_path / "log.csv").write_text("\n".join(["observations,actions,rewards", *lines]))
+        dataset = load_dataset(tmp_path / "log.csv")
+        assert dataset.action_count is None
+        told = [note.text for note in dataset.notes if note.kind == "decision" and "whole numbers" in note.text]
+        assert len(told) == 1
+        assert f"but for 1 row, first row {row} with {value} (line {row + 2})" in told[0]
+        assert "--actions discrete (discrete=True)" in told[0]
+        with pytest.raises(
+            DataError, match=rf"field 'actions', row {row}: expected a whole number from 0, found {value}"
+        ):
+            load_dataset(tmp_path / "log.csv", discrete=True)
+
+    def test_actions_that_are_numbers_and_begin_with_a_whole_one_are_not_told(self, tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text("observations,actions,rewards\n0,0,0\n1,0.25,0\n2,-0.5,0\n3,0.1,0\n")
+        assert not any("whole numbers" in note.text for note in load_dataset(tmp_path / "log.csv").notes)
 
     def test_list_columns_are_vectors(self, tmp_path: Path) -> None:
         import pyarrow
@@ -236,7 +311,10 @@ class TestColumns:
             "observations=observation.state actions=action rewards=next.reward episode=episode_index"
         )
         same = {name: log[name] for name in ("observations", "actions", "rewards")} | {"episode": np.arange(24) // 8}
-        assert_same(load_dataset(source, columns=mapped), load_dataset(same))
+        dataset = load_dataset(source, columns=mapped)
+        assert_same(dataset, load_dataset(same))
+        assert dataset.observation_names == ("observation.state[0]", "observation.state[1]")
+        assert dataset.action_names == ("action",)
 
 
 class TestEpisodeIds:
@@ -245,15 +323,31 @@ class TestEpisodeIds:
         log = {"observations": states[:-1], "next_observations": states[1:], "actions": np.zeros((6, 1))}
         log |= {"rewards": np.zeros(6), "episode": np.array([4, 4, 9, 9, 9, 1])}
         assert np.flatnonzero(load_dataset(log).episode_ends).tolist() == [1, 4, 5]
-        assert np.flatnonzero(load_dataset(log, timeout_rule="ignore").episode_ends).tolist() == [5]
+        for rule in ("trust", "ignore"):  # timeouts are not what it rests on
+            assert np.flatnonzero(load_dataset(log, timeout_rule=rule).episode_ends).tolist() == [1, 4, 5]
 
     def test_an_id_outranks_timeouts(self) -> None:
         log = small_log() | {"episode": np.arange(24) // 8, "timeouts": np.arange(24) % 3 == 0}
-        assert np.flatnonzero(load_dataset(log).episode_ends).tolist() == [7, 15, 23]
+        dataset = load_dataset(log)
+        assert np.flatnonzero(dataset.episode_ends).tolist() == [7, 15, 23]
+        assert [note.text for note in dataset.notes] == [
+            "3 episode ids: an episode ends where the id changes.",
+            "Timeouts left aside: the episode ids say where episodes end.",
+        ]
+
+    @pytest.mark.parametrize("with_next", [True, False])
+    def test_ids_are_never_told_as_timeouts_or_guesses(self, with_next: bool) -> None:
+        log = small_log() | {"episode": np.arange(24) // 8, "terminations": np.arange(24) % 8 == 7}
+        del log["timeouts"]
+        if not with_next:
+            del log["next_observations"]
+        dataset = load_dataset(log)
+        assert np.flatnonzero(dataset.episode_ends).tolist() == [7, 15, 23]
+        assert not any(word in note.text for note in dataset.notes for word in ("timeout", "guess"))
 
     def test_an_id_that_comes_back_is_a_problem(self) -> None:
         log = small_log() | {"episode": np.arange(24) // 8 % 2}
-        told = "1 times an episode id comes back after another one; are the rows in order?"
+        told = "1 time an episode id comes back after another one; are the rows in order?"
         assert told in [note.text for note in load_dataset(log).notes if note.kind == "problem"]
 
 
@@ -312,6 +406,10 @@ class TestMinari:
         texts = [note.text for note in dataset.notes]
         assert "observations are made of several parts, in this order: goal (2), more/x (1), velocity (3)." in texts
         assert "Fields not used: 'infos/speed'." in texts
+        assert "1 episode without a flag at the end: taken as a timeout." in texts
+        velocity = ("velocity[0]", "velocity[1]", "velocity[2]")
+        assert dataset.observation_names == ("goal[0]", "goal[1]", "more/x", *velocity)
+        assert dataset.action_names is None
 
     def test_tuples_and_actions_that_do_not_begin_at_zero(self, minari_place: Path) -> None:
         from gymnasium.spaces import Box, Tuple
@@ -439,8 +537,25 @@ def test_missing_extras_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(BatsError, match=r"pip install 'bats-rl\[parquet\]'"):
         load_dataset(source)
-    with pytest.raises(BatsError, match=r"pip install 'bats-rl\[minari\]'"):
+    with pytest.raises(BatsError, match=r"needs minari .*: pip install 'bats-rl\[minari\]'$"):
         write_minari(dataset, "log-v0")
+
+
+def test_what_minari_itself_lacks_is_named(minari_place: Path) -> None:
+    """In a process of its own: Minari looks for what its storage needs once, when the first is made."""
+    code = """
+import sys, numpy, bats
+dataset = bats.load_dataset({"observations": numpy.zeros(3), "actions": numpy.zeros(3), "rewards": numpy.zeros(3)})
+sys.modules["PIL"] = None
+try:
+    bats.write_minari(dataset, "log-v0")
+except bats.BatsError as error:
+    print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith("Writing Minari data sets needs PIL ")
+    assert ended.stdout.strip().endswith("pip install 'bats-rl[minari]' pillow")
+    assert folder_bytes(minari_place) == {}
 
 
 def test_reading_imports_neither_pyarrow_nor_minari(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import bats
+
 PACKAGE = Path(__file__).parent.parent / "bats"
 
 ORDER = (
@@ -25,11 +27,18 @@ ORDER = (
     "mdp_files",
     "solve",
     "validate",
+    "metric",
+    "dynamics",
+    "dynamics_training",
+    "model",
+    "gauss_newton",
+    "cross_entropy",
+    "planner",
     "progress",
     "cli",
 )
 """a module may import from those before it"""
-NEURAL: tuple[str, ...] = ()
+NEURAL = ("dynamics", "dynamics_training", "model", "gauss_newton", "cross_entropy", "planner")
 """the modules that may need JAX"""
 TALKING = ("cli", "progress")
 
@@ -41,6 +50,8 @@ def layer_of(path: Path) -> str:
 def imported_layers(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "bats":
             parts = node.module.split(".")[1:]
             found |= {parts[0]} if parts else {alias.name for alias in node.names}
@@ -65,6 +76,19 @@ def test_only_the_command_line_prints(path: Path) -> None:
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     prints = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
     assert layer_of(path) in TALKING or not prints
+
+
+def test_the_public_names_are_where_the_package_says() -> None:
+    assert sorted(name for names in bats._HOMES.values() for name in names) == bats.__all__
+    assert all(getattr(bats, name) for name in bats.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bats.nothing
+
+
+def test_importing_the_package_alone_loads_none_of_the_heavy_libraries() -> None:
+    program = "import sys, bats; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"numba", "h5py", "gymnasium", "jax", "scipy", "pyarrow", "rich"} & set(loaded)
 
 
 def test_everything_but_the_neural_modules_imports_without_jax() -> None:

@@ -201,7 +201,7 @@ def test_stratified_starts_hold_every_cell_equally_often() -> None:
     starts = stratified_starts(large, 3, seed=5)
     assert starts.shape == (138, 4)
     np.testing.assert_array_equal(np.rint(starts[:, :2]), np.repeat(large.cells, 3, axis=0))
-    np.testing.assert_array_equal(starts, stratified_starts(large, 3, seed=5))
+    np.testing.assert_array_equal(starts, stratified_starts("maze2d-large", 3, seed=5))
     assert (starts != stratified_starts(large, 3, seed=6)).any()
 
 
@@ -238,6 +238,19 @@ def test_misuse_is_told() -> None:
     environment.reset(seed=0)
     with pytest.raises(BatsError, match="finite"):
         environment.step(np.array([math.nan, 0.0]))
+    for action in (np.zeros(3), np.zeros((2, 1)), np.zeros(1), ["a", "b"]):
+        with pytest.raises(BatsError, match="An action must be 2 numbers; got"):
+            environment.step(action)
+    with pytest.raises(BatsError, match="must be 'rgb_array' or None; got 'human'"):
+        Maze2dEnv("umaze", render_mode="human")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: collect("maze2d-umaze", 9, -1), lambda: stratified_starts("umaze", 1, seed=-1)]
+)
+def test_a_negative_seed_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(BatsError, match=r"A seed is a whole number from 0; got -1\."):
+        call()
 
 
 def test_importing_the_tasks_does_not_import_mujoco() -> None:
@@ -248,7 +261,7 @@ def test_importing_the_tasks_does_not_import_mujoco() -> None:
 def test_missing_mujoco_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
     for task in ("maze2d-umaze", "hopper"):
-        with pytest.raises(BatsError, match=r"pip install bats-rl\[mujoco\]"):
+        with pytest.raises(BatsError, match=r"pip install 'bats-rl\[mujoco\]'"):
             collect(task, 10, 0)
 
 
@@ -286,6 +299,10 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
         find_maze("maze2d-huge")
     with pytest.raises(BatsError, match="mountain-car"):
         collect("maze2d-huge", 10, 0)
+    with pytest.raises(BatsError, match="Only mazes have reference scores; got 'hopper', known are maze2d-umaze"):
+        normalised_score("hopper", 1.0)
+    with pytest.raises(BatsError, match="Only mazes have a published layout; got 'chain', known are maze2d-umaze"):
+        collect_published("chain", 10, 0)
 
 
 # The waypoint controller
@@ -498,7 +515,8 @@ def test_a_log_without_any_start_keeps_its_first_row_and_says_so(umaze: Maze) ->
 
 
 def test_collected_logs_say_how_many_starts_every_cell_has(umaze: Maze, umaze_logs: list[MazeLog]) -> None:
-    _, report = label_starts(umaze_logs[0].dataset(), umaze)
+    dataset, report = label_starts(umaze_logs[0].dataset(), umaze)
+    np.testing.assert_array_equal(label_starts(umaze_logs[0].dataset(), "maze2d-umaze")[0].starts, dataset.starts)
     assert all(item.count >= 50 for item in report.cells)
     assert not report.short
     for maze in MAZES:
@@ -519,3 +537,17 @@ def test_progress_is_reported_in_order() -> None:
 
 def test_every_maze_is_a_known_task() -> None:
     assert {maze.task for maze in MAZES} < set(TASK_NAMES)
+
+
+def test_a_ball_pushed_into_a_corner_still_finds_its_way(umaze: Maze) -> None:
+    """Beside the outermost corner a position rounds to a wall cell that no free cell touches."""
+    controller = WaypointController(umaze, np.random.default_rng(0))
+    _, _, arrived = controller.act((0.45, 0.45, 0.0, 0.0), (3, 1))
+    assert not arrived
+    physics, state = MazePhysics(umaze), (0.45, 0.45, 0.0, 0.0)
+    for _ in range(600):
+        push, pull, arrived = controller.act(state, (3, 1))
+        state = physics.step(state, (push, pull))
+        if arrived:
+            break
+    assert arrived

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.dataset import Dataset
-from bats.errors import DataError, OutputError
-from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, from_dataset
+from bats.errors import DataError, OutputError, SettingError
+from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, amiss_in_mdp, from_dataset
 from bats.mdp_files import load_mdp, save_mdp, save_round
 from bats.solve import carry_policy, policy_iteration
 from tests.mdps import mdp_from_edges, random_mdps
@@ -25,7 +25,9 @@ def same(first: TabularMDP, second: TabularMDP) -> bool:
         np.array_equal(getattr(first, name), getattr(second, name))
         and getattr(first, name).dtype == getattr(second, name).dtype
         for name in (*ARRAYS, "start_weights")
-    ) and (first.real_count, first.gamma, first.penalty) == (second.real_count, second.gamma, second.penalty)
+    ) and all(
+        getattr(first, name) == getattr(second, name) for name in ("real_count", "gamma", "penalty", "action_count")
+    )
 
 
 def log(rows: list[tuple[float, float, float, float]], **fields: object) -> Dataset:
@@ -93,6 +95,7 @@ def test_discrete_actions_are_carried() -> None:
     mdp = from_dataset(data)
     assert mdp.action.tolist() == [2, 1, 0]
     assert mdp.action.dtype == np.int32
+    assert mdp.action_count == 3
 
 
 @settings(max_examples=60, deadline=None)
@@ -175,6 +178,74 @@ def test_a_stitch_into_a_terminal_state_ends_the_episode_and_still_pays_its_pena
     grown = add_stitches(mdp, joined, stitch_round=1)
     assert grown.discount.tolist() == [0.0, 0.9, 0.0]
     assert policy_iteration(grown).value == pytest.approx([5.0, 0.0, 4.1])
+
+
+def test_a_stitch_to_where_the_log_only_ends_is_worth_what_the_logs_own_edge_is() -> None:
+    # state 1 ends an episode whenever it is entered, though another episode begins there and pays 1 for ever
+    mdp = mdp_from_edges(4, [(0, 1, 5.0), (1, 2, 0.0), (2, 2, 1.0), (3, 3, 0.0)], ends=(0,))
+    joined = replace(
+        stitches(mdp, np.random.default_rng(0), count=1, longest=1),
+        source=np.array([3]),
+        target=np.array([1]),
+        reward=np.array([[5.0]]),
+        planning_error=np.zeros(1),
+    )
+    value = policy_iteration(add_stitches(mdp, joined, stitch_round=1)).value
+    assert value[[0, 3]] == pytest.approx([5.0, 5.0])
+    # once the log also passes through it, a stitch may pass through too: 5 + 0.9 * V(1), V(1) = 0.9 * 10
+    passed = mdp_from_edges(4, [(0, 1, 5.0), (1, 2, 0.0), (2, 2, 1.0), (3, 3, 0.0), (2, 1, 0.0)], ends=(0,))
+    assert policy_iteration(add_stitches(passed, joined, stitch_round=1)).value[3] == pytest.approx(5 + 0.9 * 9)
+
+
+WRONG_STITCHES: list[tuple[dict[str, np.ndarray], str]] = [
+    ({"source": np.array([9])}, "sources that exist"),
+    ({"target": np.array([-1])}, "real targets that exist"),
+    ({"length": np.array([3])}, "lengths from 1 to 2"),
+    ({"length": np.array([0])}, "lengths from 1 to 2"),
+    ({"reward": np.array([[np.nan, 0.0]])}, "finite rewards"),
+    ({"planning_error": np.array([-1.0])}, "finite rewards, states and errors"),
+    ({"action": np.zeros((1, 2, 3))}, "one entry of each kind"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG_STITCHES, ids=[next(iter(wrong)) for wrong, _ in WRONG_STITCHES])
+def test_stitches_that_lead_nowhere_are_refused(wrong: dict[str, np.ndarray], told: str) -> None:
+    mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
+    fine = replace(stitches(mdp, np.random.default_rng(0), count=1, longest=2), length=np.array([2]))
+    add_stitches(mdp, fine, stitch_round=1)
+    with pytest.raises(SettingError, match=told):
+        add_stitches(mdp, replace(fine, **wrong), stitch_round=1)
+
+
+WRONG_MDPS: list[tuple[dict[str, object], str]] = [
+    ({"target": np.array([1, 7], dtype=np.int32)}, "targets that exist"),
+    ({"first_edge": np.array([0, 99, 2], dtype=np.int64)}, "edges sorted by source"),
+    ({"first_edge": np.array([0, 99, 2], dtype=np.uint64)}, "one signed offset a state"),
+    ({"first_edge": np.array([0, 1], dtype=np.int64)}, "one signed offset a state"),
+    ({"real_count": 99}, "no more real states than states"),
+    ({"discount": np.array([0.9, 1.5])}, "discounts from 0 to gamma"),
+    ({"reward": np.array([0.0, np.inf])}, "finite rewards"),
+    ({"starts": np.array([5])}, "starts that exist"),
+    ({"start_weights": np.array([-1.0])}, "a weight from 0"),
+    ({"gamma": 1.0}, "gamma strictly between 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG_MDPS, ids=[told for _, told in WRONG_MDPS])
+def test_what_would_mislead_a_kernel_is_seen(wrong: dict[str, object], told: str) -> None:
+    mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
+    assert amiss_in_mdp(mdp) is None
+    bad = object.__new__(TabularMDP)  # past the tests' own shape checks, as a user's program would be
+    vars(bad).update({field.name: getattr(mdp, field.name) for field in fields(TabularMDP)} | wrong)
+    assert told in (amiss_in_mdp(bad) or "")
+
+
+def test_a_file_that_would_mislead_a_kernel_is_refused(tmp_path: Path) -> None:
+    """Written with a right checksum, as somebody who means harm could."""
+    mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
+    save_mdp(replace(mdp, target=np.array([1, 7], dtype=np.int32)), tmp_path)
+    with pytest.raises(DataError, match="expected targets that exist"):
+        load_mdp(tmp_path)
 
 
 @settings(max_examples=150, deadline=None)
@@ -281,13 +352,6 @@ def test_missing_and_foreign_files_are_told(tmp_path: Path) -> None:
         load_mdp(tmp_path / "a")
 
 
-def test_a_file_with_indices_that_lead_nowhere_is_refused_before_a_kernel_sees_it(tmp_path: Path) -> None:
-    mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
-    save_mdp(replace(mdp, target=np.array([1, 7], dtype=np.int32)), tmp_path)
-    with pytest.raises(DataError, match="targets and starts that exist"):
-        load_mdp(tmp_path)
-
-
 def test_gamma_must_discount() -> None:
-    with pytest.raises(ValueError, match="between 0 and 1; got 1"):
+    with pytest.raises(ValueError, match="strictly between 0 and 1; got 1"):
         from_dataset(log([(0, 0, 0, 1), (1, 0, 0, 0)]), gamma=1.0)

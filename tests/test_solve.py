@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quantecon.markov import DiscreteDP
 from scipy.sparse import csr_matrix
 
-from bats.errors import NotConvergedError
+from bats.errors import NotConvergedError, SettingError
 from bats.kernels import NO_EDGE
 from bats.mdp import TabularMDP
 from bats.solve import (
@@ -67,6 +67,38 @@ def test_an_optimal_policy_is_recognised_in_one_round() -> None:
     mdp = mdp_from_edges(3, [(0, 1, 0.0), (0, 2, 1.0), (1, 0, 5.0), (1, 1, 0.0), (2, 0, 0.0), (2, 2, 0.5)])
     solution = policy_iteration(mdp)
     assert policy_iteration(mdp, policy=solution.policy).rounds == 1
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.99, 0.9999])
+@pytest.mark.parametrize("upwards", [True, False])
+def test_a_ladder_of_choices_is_climbed_whatever_its_direction(gamma: float, upwards: bool) -> None:
+    """Each rung may stay, for nothing, or go on; the last pays 1 for ever. Rung i is worth gamma^i / (1 - gamma)."""
+    rungs = 150
+    order = list(range(rungs)) if upwards else list(range(rungs))[::-1]
+    edges = [(order[i], order[i], 0.0) for i in range(rungs - 1)]
+    edges += [(order[i], order[i + 1], 0.0) for i in range(rungs - 1)]
+    edges += [(order[-1], order[-1], 0.0), (order[-1], order[-1], 1.0)]
+    value = policy_iteration(mdp_from_edges(rungs, edges, gamma=gamma)).value
+    worth = gamma ** np.arange(rungs - 1, -1, -1) / (1 - gamma)
+    assert value[order] == pytest.approx(worth, rel=1e-9)
+
+
+@pytest.mark.parametrize("huge", [1e6, 1e12])
+def test_large_values_elsewhere_do_not_hide_small_ones(huge: float) -> None:
+    edges = [edge for k in range(1, 60) for edge in ((k, k, 0.0), (k, k - 1, 0.0))]
+    edges += [(0, 0, 0.0), (0, 0, 1.0), (60, 60, huge), (60, 60, huge / 2)]
+    value = policy_iteration(mdp_from_edges(62, edges, gamma=0.99), dead_end_value=-huge).value
+    assert value[:60] == pytest.approx(0.99 ** np.arange(60) / 0.01, rel=1e-9)
+    assert value[60:] == pytest.approx([100 * huge, -huge])
+
+
+def test_values_that_are_not_finite_are_refused() -> None:
+    mdp = mdp_from_edges(2, [(0, 1, 0.0), (0, 0, 1.0)])
+    for wrong in (np.nan, np.inf, -np.inf):
+        with pytest.raises(SettingError, match="must be finite"):
+            policy_iteration(mdp, dead_end_value=wrong)
+        with pytest.raises(SettingError, match="state 1 is not"):
+            greedy_policy(mdp, np.array([0.0, wrong]))
 
 
 def test_a_self_loop_is_worth_its_reward_for_ever() -> None:
@@ -142,6 +174,15 @@ def test_sampled_states_follow_the_discounted_occupancy(mdp: TabularMDP, seed: i
     # six standard deviations of a binomial share: once in 5e8 per state
     spread = 6 * np.sqrt(expected * (1 - expected) / count) + 1e-9
     assert np.all(np.abs(np.bincount(drawn, minlength=mdp.state_count) / count - expected) <= spread)
+
+
+def test_walkers_that_start_in_dead_ends_are_sampled_where_they_stand() -> None:
+    """Only one start in three has an action, and with gamma 0.999 most walkers end long before they are stopped."""
+    mdp = mdp_from_edges(3, [(0, 1, 0.0)], gamma=0.999, starts=(0, 1, 2))
+    drawn = sample_occupancy(mdp, np.ones(1), 30_000, rng=np.random.default_rng(0))
+    # visits: state 0 once from its start, 1 from its own start and discounted after 0, 2 once
+    expected = np.array([1.0, 1.999, 1.0]) / 3.999
+    assert np.bincount(drawn) / 30_000 == pytest.approx(expected, abs=0.02)
 
 
 def test_sampling_is_repeated_by_its_seed() -> None:

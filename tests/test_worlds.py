@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from bats.errors import BatsError
 from bats.tasks import TASKS, collect, find_task
 from bats.tasks.hopper import posture_action
-from bats.tasks.worlds import CHAIN, GRID, World, WorldEnv, collect_world
+from bats.tasks.worlds import CHAIN, FLOOR, GOAL, GRID, PLAYER, World, WorldEnv, collect_world
 
 
 @settings(deadline=None, max_examples=60)
@@ -57,7 +59,7 @@ def test_moves_stop_at_the_edge() -> None:
 
 @pytest.mark.parametrize(("name", "world"), [("chain", CHAIN), ("grid", GRID)])
 def test_environment_and_log_play_the_world(name: str, world: World) -> None:
-    check_env(gymnasium.make(find_task(name).environment).unwrapped, skip_render_check=True)
+    check_env(gymnasium.make(find_task(name).environment).unwrapped)
     dataset = collect(name, 4_000, 0)
     assert (len(dataset), dataset.action_count) == (4_000, world.action_count)
     positions = dataset.observations.astype(np.int64)
@@ -68,6 +70,51 @@ def test_environment_and_log_play_the_world(name: str, world: World) -> None:
     # Every action of every state but the goal is in the log, so its own best values are the world's.
     tried = np.unique(np.column_stack([positions, dataset.actions]), axis=0)
     assert len(tried) == (np.prod(world.shape) - 1) * world.action_count
+
+
+@pytest.mark.parametrize("action", [7, -1, 4, 0.5, None, np.array([1])])
+def test_an_action_that_does_not_exist_is_refused(action: object) -> None:
+    environment = gymnasium.make("bats/grid-v0", disable_env_checker=True).unwrapped
+    environment.reset(seed=0)
+    step = inspect.unwrap(WorldEnv.step)  # past the checks of types, which users do not have
+    with pytest.raises(BatsError, match="An action is a whole number from 0 to 3; got"):
+        step(environment, action)
+    with pytest.raises(BatsError, match="numbered from 0 to 3; got"):
+        GRID.step(np.zeros((1, 2), dtype=np.int64), np.array([7]))
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3)])
+def test_picture_shows_goal_and_player_in_their_places(shape: tuple[int, ...]) -> None:
+    environment = WorldEnv(shape, render_mode="rgb_array")
+    environment.reset(options={"state": np.zeros(len(shape))})
+    image = environment.render()
+    assert image is not None
+    rows, columns = (1, *shape)[-2:]
+    assert image.shape == (rows * 40, columns * 40, 3)
+    middles = image[20::40, 20::40]
+    assert tuple(middles[0, 0]) == PLAYER
+    assert tuple(middles[-1, -1]) == GOAL
+    assert (middles == FLOOR).all(axis=-1).sum() == rows * columns - 2
+
+
+def test_what_can_be_drawn_is_said() -> None:
+    with pytest.raises(BatsError, match=r"'rgb_array' of a world with 1 or 2 axes; got 'human' of a world with 2 axes"):
+        WorldEnv((2, 2), render_mode="human")
+    with pytest.raises(BatsError, match="got 'rgb_array' of a world with 3 axes"):
+        WorldEnv((2, 2, 2), render_mode="rgb_array")
+    assert WorldEnv((2, 2, 2)).render() is None
+    assert gymnasium.make("bats/chain-v0", render_mode="rgb_array").unwrapped.render().shape == (40, 400, 3)
+
+
+def test_a_position_between_two_is_refused() -> None:
+    with pytest.raises(BatsError, match="position within"):
+        WorldEnv((2, 2)).reset(options={"state": [0.5, 0]})
+
+
+@pytest.mark.parametrize("task", ["chain", "mountain-car", "hopper"])
+def test_a_negative_seed_is_refused(task: str) -> None:
+    with pytest.raises(BatsError, match=r"A seed is a whole number from 0; got -1\."):
+        collect(task, 1_000, -1)
 
 
 def test_episodes_start_anywhere_but_in_the_goal() -> None:

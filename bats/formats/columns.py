@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from bats.errors import DataError
-from bats.formats.fields import OTHER_NAMES, REQUIRED, listed
+from bats.formats.names import OTHER_NAMES, REQUIRED, closest, listed
 
 VECTOR_FIELDS = ("observations", "actions", "next_observations")
 SINGLE_FIELDS = ("rewards", "terminations", "timeouts", "episode")
-FORM = "observations=x,y actions=u rewards=r [next_observations=…] [terminations=…] [timeouts=…] [episode=…]"
+FIELDS = (*VECTOR_FIELDS, *SINGLE_FIELDS, *OTHER_NAMES)
+SHORT_FORM = "observations=x,y actions=u rewards=r"
+FORM = f"{SHORT_FORM} [next_observations=…] [terminations=…] [timeouts=…] [episode=…]"
+
+_NAME = r"""(?:'[^']*'|"[^"]*"|[^\s,'"][^\s,]*)"""
+_PART = re.compile(rf"\s*([^\s=,]+)=({_NAME}(?:,{_NAME})*)(?=\s|$)")
+"""one field and its columns; a name with spaces or commas in it stands in quotes"""
 
 
 @dataclass(frozen=True)
@@ -35,16 +40,49 @@ class ColumnMap:
 
     @classmethod
     def parse(cls, text: str) -> ColumnMap:
-        """Reads a map from one line, as given on a command line: `observations=x,y actions=u rewards=r episode=ep`."""
+        """Reads a map from one line, as given on a command line: `observations=x,y actions=u rewards=r episode=ep`.
+
+        Names with spaces stand in quotes: `observations='Pos X','Pos Y'`.
+        """
+        parts: list[tuple[str, tuple[str, ...]]] = []
+        at, text = 0, text.rstrip()
+        while at < len(text):
+            part = _PART.match(text, at)
+            if part is None:
+                hint = "Names with spaces stand in quotes, as in observations='Pos X','Pos Y'."
+                found = repr(text[at:].split()[0])
+                raise DataError(f"a column map like '{FORM}'", found, field="columns", hint=hint)
+            parts.append((part[1], tuple(_unquoted(name) for name in re.findall(_NAME, part[2]))))
+            at = part.end()
+        return cls._from_parts(parts)
+
+    @classmethod
+    def from_any(cls, given: object) -> ColumnMap | None:
+        """A map as it is, or made from one line of text or from a dictionary of column names; None stays None."""
+        if given is None or isinstance(given, ColumnMap):
+            return given
+        if isinstance(given, str):
+            return cls.parse(given)
+        if not isinstance(given, Mapping):
+            expected = "a ColumnMap, a text or a dictionary of column names"
+            raise DataError(expected, f"{type(given).__name__} {given!r}"[:80], field="columns")
+        parts = []
+        for field, names in given.items():
+            columns = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Sequence) else ()
+            if not columns or not all(isinstance(name, str) for name in columns):
+                raise DataError(f"a column's name or several for {field!r}", f"{names!r}"[:80], field="columns")
+            parts.append((str(field), columns))
+        return cls._from_parts(parts)
+
+    @classmethod
+    def _from_parts(cls, parts: Sequence[tuple[str, tuple[str, ...]]]) -> ColumnMap:
         found: dict[str, tuple[str, ...]] = {}
-        for part in text.split():
-            field, equals, names = part.partition("=")
-            columns = tuple(names.split(","))
-            if not equals or not all(columns):
-                raise DataError(f"a column map like '{FORM}'", f"'{part}'", field="columns")
-            if field not in VECTOR_FIELDS + SINGLE_FIELDS:
-                expected = f"one of {', '.join(VECTOR_FIELDS + SINGLE_FIELDS)}"
-                raise DataError(expected, f"'{field}'", field="columns", hint=closest(field, VECTOR_FIELDS))
+        for given, columns in parts:
+            field = OTHER_NAMES.get(given, given)
+            if given not in FIELDS:
+                raise DataError(
+                    f"one of {', '.join(FIELDS)}", f"'{given}'", field="columns", hint=closest(given, FIELDS)
+                )
             if field in found:
                 raise DataError(f"'{field}' once", "it twice", field="columns")
             if field in SINGLE_FIELDS and len(columns) > 1:
@@ -66,7 +104,7 @@ class ColumnMap:
             if len(here) > 1:
                 raise DataError(f"one of {' and '.join(map(repr, here))}", "both", file=file)
             found[field] = tuple(here)
-        hint = "Say which columns are which with a column map."
+        hint = f'Say which columns are which, as in --columns "{SHORT_FORM}" (in Python: columns="…").'
         return cls._from_found(found, file=file, hint=hint, columns=columns)
 
     @classmethod
@@ -109,7 +147,5 @@ class ColumnMap:
                     raise DataError(f"one column '{name}'", "several of that name", file=file, field=field)
 
 
-def closest(name: str, known: Sequence[str]) -> str:
-    """A hint with the name that was probably meant, or nothing."""
-    near = get_close_matches(name, known, n=1)
-    return f"Did you mean '{near[0]}'?" if near else ""
+def _unquoted(name: str) -> str:
+    return name[1:-1] if name[0] in "'\"" else name

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import csv
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from bats.episodes import Note
+from bats.episodes import Note, counted
 from bats.errors import DataError
 from bats.formats.columns import ColumnMap
-from bats.formats.fields import RawLog, unused_note
+from bats.formats.fields import RawLog
 from bats.formats.guards import check_file, check_fits, library_call, one_line
 from bats.types import Reporter
 
 CHUNK_LINES = 50_000
 FLAG_FIELDS = ("terminations", "timeouts")
 FLAG_WORDS = {"true": 1.0, "false": 0.0}
+DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+"""what other tables put between cells"""
 TEXT = "a text file in UTF-8"
 
 
@@ -31,8 +34,7 @@ def read_csv(path: Path, columns: ColumnMap | None, report: Reporter) -> RawLog:
         first = text.readline()
     header = _cells(first, name)
     _check_header(header, name)
-    columns = ColumnMap.recognise(header, file=name) if columns is None else columns
-    columns.check_against(header, file=name)
+    columns = _mapped(header, columns, name)
     rows = _RowParser(header, columns, name)
     check_fits(name, "observations", most_rows * len(rows.used) * 8)
     fields = {field: np.empty((most_rows, len(names))) for field, names in columns.by_field()}
@@ -42,13 +44,20 @@ def read_csv(path: Path, columns: ColumnMap | None, report: Reporter) -> RawLog:
             fields[field][filled : filled + len(table)] = table[:, [rows.used.index(one) for one in names]]
         filled += len(table)
         report(f"reading {path.name}", filled, most_rows)
+    if not filled:
+        raise DataError("rows below the header line", "none", file=name)
     report(f"reading {path.name}", filled, filled)
     found = {field: values[:filled] for field, values in fields.items()}
-    notes = unused_note([column for column in header if column not in rows.used])
-    if rows.whole_actions and _all_whole(found["actions"]):
-        found["actions"] = found["actions"].astype(np.int64)
-        notes.append(Note("decision", "Actions are whole numbers: read as one of several, unless told otherwise."))
-    return RawLog(found, notes=tuple(notes), field_hints=_hints(columns))
+    found["actions"], note = _guessed_actions(found["actions"], rows)
+    return RawLog(
+        found,
+        unused=tuple(column for column in header if column not in rows.used),
+        actions_note=note,
+        observation_names=columns.observations,
+        action_names=columns.actions,
+        field_hints=_hints(columns),
+        line_of=rows.line_of,
+    )
 
 
 class _RowParser:
@@ -63,8 +72,10 @@ class _RowParser:
         self.episode_codes: dict[str, float] = {}
         self.flag_words = False
         """a flag was found in words; from then on every flag is read by us instead of NumPy, which is slower"""
-        self.whole_actions = False
-        """the first action is written as a whole number"""
+        self.first_actions: list[str] = []
+        """the first two actions as they are written, where one is a single number"""
+        self.blank_before: list[int] = []
+        """the row that comes after each blank line"""
 
     def tables(self, path: Path) -> Iterator[np.ndarray]:
         """The rows of the file, many at a time."""
@@ -79,9 +90,18 @@ class _RowParser:
                 if not lines:
                     return
                 table = self._table(lines, row, line)
+                self._remember_blanks(lines, row)
                 line, row = line + len(lines), row + len(table)
                 if len(table):
                     yield table
+
+    def line_of(self, row: int) -> int:
+        """The line in which a row stands; the header is line 1."""
+        return 2 + row + bisect_right(self.blank_before, row)
+
+    def _remember_blanks(self, lines: list[str], row: int) -> None:
+        blank = [place for place, one in enumerate(lines) if one.isspace()]
+        self.blank_before += [row + place - count for count, place in enumerate(blank)]
 
     def _table(self, lines: list[str], row: int, line: int) -> np.ndarray:
         filled = [one for one in lines if not one.isspace()]
@@ -91,7 +111,8 @@ class _RowParser:
         if any(one.count(",") != commas or '"' in one for one in filled):
             self._check_widths(lines, row, line)
         if row == 0 and self.action is not None:
-            self.whole_actions = _cells(filled[0], self.file)[self.header.index(self.action)].strip().isdecimal()
+            place = self.header.index(self.action)
+            self.first_actions = [_cells(one, self.file)[place].strip() for one in filled[:2]]
         try:
             table = self._parse(filled)
         except ValueError as error:
@@ -178,10 +199,27 @@ def _count_lines(path: Path) -> int:
 
 
 def _check_header(header: list[str], file: str) -> None:
+    expected, hint = "a header line with the columns' names", "Add a first line such as x,y,u,r."
     if not any(cell.strip() for cell in header):
-        raise DataError("a header line with the columns' names", "a blank line", file=file)
+        raise DataError(expected, "a blank line", file=file, hint=hint)
     if all(_is_number(cell) for cell in header):
-        raise DataError("a header line with the columns' names", "numbers only", file=file)
+        raise DataError(expected, "numbers only", file=file, hint=hint)
+    for mark, word in DELIMITERS.items():
+        if len(header) < 3 and ",".join(header).count(mark) >= 2:  # no log has fewer than three columns
+            hint = f"pandas.read_csv({file!r}, sep={mark!r}).to_csv('log.csv', index=False) writes it with commas."
+            raise DataError("cells separated by commas", f"a header line with {word}", file=file, hint=hint)
+
+
+def _mapped(header: list[str], columns: ColumnMap | None, file: str) -> ColumnMap:
+    """The map that was given or recognised, checked against the header."""
+    try:
+        columns = ColumnMap.recognise(header, file=file) if columns is None else columns
+        columns.check_against(header, file=file)
+    except DataError as error:
+        numbers = sum(_is_number(cell) for cell in header)
+        missing = 2 * numbers >= len(header)
+        raise error.hinted("The first line holds numbers: is the header line missing?" if missing else "") from None
+    return columns
 
 
 def _is_number(text: str) -> bool:
@@ -192,8 +230,20 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _all_whole(values: np.ndarray) -> bool:
-    return bool(np.all((values >= 0) & (values < 2**31) & (values == np.floor(values))))
+def _guessed_actions(values: np.ndarray, rows: _RowParser) -> tuple[np.ndarray, Note | None]:
+    """Actions written as whole numbers become indices; where a few of many are not, somebody should know."""
+    if not any(text.isdecimal() for text in rows.first_actions):
+        return values, None
+    odd = np.flatnonzero((values < 0) | (values >= 2**31) | (values != np.floor(values)))
+    if not odd.size and rows.first_actions[0].isdecimal():
+        text = "Actions are whole numbers: read as one of several; --actions continuous (discrete=False) reads numbers."
+        return values.astype(np.int64), Note("decision", text)
+    if not 0 < odd.size < len(values) / 2:
+        return values, None
+    row = int(odd[0])
+    text = f"Actions are whole numbers from 0 but for {counted(odd.size, 'row')}, first row {row} with "
+    text += f"{values[row, 0]:g} (line {rows.line_of(row)}): read as numbers. With --actions discrete (discrete=True) "
+    return values, Note("decision", text + "they are one of several, and such a row is refused.")
 
 
 def _hints(columns: ColumnMap) -> dict[str, str]:

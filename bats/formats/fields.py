@@ -1,8 +1,8 @@
-"""The names a log's fields go by, and the way from named arrays to a `Dataset`."""
+"""The way from what a reader found in a source to a `Dataset`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,16 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bats.dataset import Dataset
-from bats.episodes import Note, TimeoutRule
+from bats.episodes import Note, TimeoutRule, counted
 from bats.errors import DataError
+from bats.formats.names import OTHER_NAMES, REQUIRED, listed, missing_field
 from bats.types import RowFlags
-
-OTHER_NAMES = {"terminals": "terminations", "truncations": "timeouts"}
-"""D4RL's and Gymnasium's names for fields that we name as on the right"""
-REQUIRED = ("observations", "actions", "rewards")
-KNOWN = (*REQUIRED, "next_observations", "terminations", "timeouts", "episode", *OTHER_NAMES)
-LISTED = 12
-"""names shown in a note or an error before the rest is only counted"""
 
 
 @dataclass(frozen=True)
@@ -28,28 +22,33 @@ class RawLog:
 
     fields: Mapping[str, ArrayLike]
     """arrays by one of the names in `KNOWN`"""
+    unused: tuple[str, ...] = ()
+    """everything else in the source, by its full name"""
+    present: tuple[str, ...] | None = None
+    """what to list where a field is missing; left out, `fields` and `unused`"""
     notes: tuple[Note, ...] = ()
+    actions_note: Note | None = None
+    """how the kind of the actions was guessed; told only where nobody said what they are"""
     action_count: int | None = None
     exact_ends: bool = False
-    """`timeouts` are known to be episode ends, not to be doubted (our own files, and episode ids)"""
+    """`timeouts` are known to be episode ends, not to be doubted (our own files)"""
     unknown_next: np.ndarray | None = None
     """rows whose next state was never logged; a placeholder stands in `next_observations`"""
     starts: np.ndarray | None = None
     start_weights: np.ndarray | None = None
+    observation_names: tuple[str, ...] | None = None
+    action_names: tuple[str, ...] | None = None
     field_hints: Mapping[str, str] = field(default_factory=dict)
     """what to add to a complaint about a field, such as the columns it came from"""
+    line_of: Callable[[int], int] | None = None
+    """the line of a text file in which a row stands"""
 
 
 def to_dataset(raw: RawLog, *, name: str, discrete: bool | None, timeout_rule: TimeoutRule) -> Dataset:
     """Checks what a reader found and makes it a `Dataset`."""
-    fields = one_name_each(raw.fields, name)
-    notes, exact_ends = list(raw.notes), raw.exact_ends
-    if "episode" in fields:
-        fields["timeouts"], told = ends_of_ids(fields["episode"], name)
-        notes += told
-        exact_ends = True
-    if exact_ends and timeout_rule == "auto":
-        timeout_rule = "trust"
+    fields = one_name_each(raw, name)
+    guessed = [raw.actions_note] if discrete is None and raw.actions_note is not None else []
+    ends, timeouts, told = known_ends(fields, name, exact_ends=raw.exact_ends)
     try:
         dataset = Dataset.from_arrays(
             fields["observations"],
@@ -57,15 +56,18 @@ def to_dataset(raw: RawLog, *, name: str, discrete: bool | None, timeout_rule: T
             fields["rewards"],
             next_observations=fields.get("next_observations"),
             terminations=fields.get("terminations"),
-            timeouts=fields.get("timeouts"),
+            timeouts=timeouts,
+            episode_ends=ends,
             discrete=discrete,
             action_count=raw.action_count if discrete is not False else None,
             timeout_rule=timeout_rule,
+            observation_names=raw.observation_names,
+            action_names=raw.action_names,
             name=name,
-            notes=tuple(notes),
+            notes=(*raw.notes, *unused_note(raw.unused), *guessed, *told),
         )
     except DataError as error:
-        raise error.hinted(raw.field_hints.get(error.field or "", "")) from None
+        raise _located(error, raw) from None
     if raw.unknown_next is not None:
         dataset = _with_unknown_next(dataset, raw.unknown_next)
     if raw.starts is not None:
@@ -73,10 +75,21 @@ def to_dataset(raw: RawLog, *, name: str, discrete: bool | None, timeout_rule: T
     return dataset
 
 
-def one_name_each(fields: Mapping[str, ArrayLike], name: str) -> dict[str, ArrayLike]:
+def _located(error: DataError, raw: RawLog) -> DataError:
+    """The complaint in the source's terms: its own field, the line of the row, the columns of the field."""
+    if error.field == "episode_ends":
+        read_from = "episode" if "episode" in raw.fields else "timeouts"
+        known: dict[str, Any] = {"file": error.file, "row": error.row, "hint": error.hint}
+        error = DataError(error.expected, error.found, field=read_from, **known)
+    if raw.line_of is not None and error.row is not None:
+        error = error.hinted(f"It stands in line {raw.line_of(error.row)}.")
+    return error.hinted(raw.field_hints.get(error.field or "", ""))
+
+
+def one_name_each(raw: RawLog, name: str) -> dict[str, ArrayLike]:
     """The fields under our own names; refuses a field that is missing or stands there twice."""
     renamed: dict[str, ArrayLike] = {}
-    for given, values in fields.items():
+    for given, values in raw.fields.items():
         ours = OTHER_NAMES.get(given, given)
         if ours in renamed:
             also = next(other for other, same in OTHER_NAMES.items() if same == ours)
@@ -84,8 +97,25 @@ def one_name_each(fields: Mapping[str, ArrayLike], name: str) -> dict[str, Array
         renamed[ours] = values
     for required in REQUIRED:
         if required not in renamed:
-            raise DataError(f"a field '{required}'", f"only {listed(fields)}", file=name)
+            present = (*raw.fields, *raw.unused) if raw.present is None else raw.present
+            raise missing_field(required, present, file=name)
     return renamed
+
+
+def known_ends(
+    fields: Mapping[str, ArrayLike], name: str, *, exact_ends: bool
+) -> tuple[ArrayLike | None, ArrayLike | None, list[Note]]:
+    """Rows that surely end an episode, flags that may, and what to tell about them.
+
+    Episode ids outrank timeouts, which then say nothing more; so do timeouts known to be exact.
+    """
+    timeouts = fields.get("timeouts")
+    if "episode" in fields:
+        ends, told = ends_of_ids(fields["episode"], name)
+        if timeouts is not None:
+            told.append(Note("decision", "Timeouts left aside: the episode ids say where episodes end."))
+        return ends, None, told
+    return (timeouts, None, []) if exact_ends else (None, timeouts, [])
 
 
 def ends_of_ids(ids: ArrayLike, name: str) -> tuple[RowFlags, list[Note]]:
@@ -93,33 +123,26 @@ def ends_of_ids(ids: ArrayLike, name: str) -> tuple[RowFlags, list[Note]]:
     labels = np.asarray(ids)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim != 1 or labels.dtype.kind not in "biufSU" or labels.size == 0:
+    if labels.ndim != 1 or labels.dtype.kind not in "biufSU":
         found = f"{labels.dtype} of shape {labels.shape}"
         raise DataError("one id a row, a number or a text", found, file=name, field="episode")
+    if labels.size == 0:  # too few rows, which is told of the observations
+        return np.zeros(0, dtype=bool), []
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         row = int(np.flatnonzero(np.isnan(labels))[0])
         raise DataError("an id in every row", "nan", file=name, field="episode", row=row)
     ends = np.append(labels[1:] != labels[:-1], True)
     runs, episodes = int(np.count_nonzero(ends)), len(np.unique(labels[ends]))
-    notes = [Note("fact", f"{episodes:,} episode ids: an episode ends where the id changes.")]
+    notes = [Note("fact", f"{counted(episodes, 'episode id')}: an episode ends where the id changes.")]
     if runs > episodes:
-        text = f"{runs - episodes:,} times an episode id comes back after another one; are the rows in order?"
+        text = f"{counted(runs - episodes, 'time')} an episode id comes back after another one; are the rows in order?"
         notes.append(Note("problem", text))
     return ends, notes
 
 
-def unused_note(names: list[str]) -> list[Note]:
+def unused_note(names: tuple[str, ...]) -> list[Note]:
     """Tells which fields of a source were left aside."""
     return [Note("fact", f"Fields not used: {listed(names)}.")] if names else []
-
-
-def listed(names: Mapping[str, Any] | list[str]) -> str:
-    """Names for a message, sorted, the rest counted when there are many."""
-    ordered = sorted(names)
-    if not ordered:
-        return "nothing"
-    more = f" and {len(ordered) - LISTED:,} more" if len(ordered) > LISTED else ""
-    return ", ".join(map(repr, ordered[:LISTED])) + more
 
 
 def _with_unknown_next(dataset: Dataset, rows: np.ndarray) -> Dataset:

@@ -20,9 +20,10 @@ SMALL_BYTES = 2**24
 LARGEST_RATIO = 1100
 """deflate, what HDF5 and npz compress with, cannot shrink anything more than 1032 times"""
 
+ZIP = "a zip archive, as npz files are"
 SIGNATURES = {
     b"\x89HDF\r\n\x1a\n": "an HDF5 file",
-    b"PK\x03\x04": "a zip archive, as npz files are",
+    b"PK\x03\x04": ZIP,
     b"PAR1": "a Parquet file",
     b"\x93NUMPY": "a single npy array",
     b"\x1f\x8b": "a gzip file",

@@ -3,11 +3,12 @@
     observations, actions, rewards, terminals (or terminations), timeouts, next_observations
 
 Ours always carry `next_observations`, and beside D4RL's names a group `bats` with what those cannot say: which next
-states were never logged, how many actions there are, and the start states.
+states were never logged, how many actions there are, the start states, and what the numbers are called.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -19,12 +20,16 @@ from bats.dataset import Dataset
 from bats.episodes import Note
 from bats.errors import DataError
 from bats.files import atomic_path
-from bats.formats.fields import KNOWN, RawLog, listed, unused_note
+from bats.formats.fields import RawLog
 from bats.formats.guards import SizeGuard
-from bats.formats.hdf5_access import admit, member, member_names, open_hdf5, other_names, read_array
+from bats.formats.hdf5_access import admit, member, member_names, open_hdf5, other_names, read_array, read_names
+from bats.formats.names import KNOWN, missing_field
 from bats.types import Reporter, silent
 
 OWN_GROUP = "bats"
+OWN_NAMES = ("observation_names", "action_names")
+SMALL_ROWS = 100
+"""shorter arrays are not worth compressing"""
 OWN_VERSION = 1
 """raised when the meaning of what stands in `bats` changes"""
 
@@ -44,22 +49,34 @@ def read_hdf5(path: Path, report: Reporter) -> RawLog:
                 what = "a link, which is not followed" if entry and entry.kind == "link" else "not an array"
                 notes.append(Note("problem", f"'{name}' is {what}: it was left out."))
         if not nodes:
-            raise DataError("a field 'observations'", f"only {listed(present)}", file=guard.file)
+            raise missing_field("observations", present, file=guard.file).hinted(_minari_hint(path, present))
         fields = _read_fields(nodes, guard, report, path.name)
         own = member(root, OWN_GROUP, file=guard.file)
         extras = _read_own(own.node, guard) if own is not None and own.kind == "group" else {}
+        names = _read_own_names(own.node, guard) if own is not None and extras else {}
         skip = (*KNOWN, OWN_GROUP) if extras else KNOWN
-        notes += unused_note(other_names(root, skip=skip, file=guard.file))
+        unused = other_names(root, skip=skip, file=guard.file)
     count = extras.get("action_count")
     return RawLog(
         fields=fields,
+        unused=tuple(unused),
+        present=tuple(present),
         notes=tuple(notes),
         action_count=None if count is None else int(count),
         exact_ends=bool(extras),
         unknown_next=extras.get("unknown_next"),
         starts=extras.get("starts"),
         start_weights=extras.get("start_weights"),
+        observation_names=names.get("observation_names"),
+        action_names=names.get("action_names"),
     )
+
+
+def _minari_hint(path: Path, present: list[str]) -> str:
+    if "episode_0" not in present:
+        return ""
+    folder = path.parent.parent if path.parent.name == "data" else path.parent
+    return f"It is a file of a Minari data set: give the data set's folder, {folder}."
 
 
 def _read_fields(
@@ -101,6 +118,15 @@ def _read_own(group: h5g.GroupID, guard: SizeGuard) -> dict[str, np.ndarray]:
     return found
 
 
+def _read_own_names(group: h5g.GroupID, guard: SizeGuard) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for name in OWN_NAMES:
+        entry = member(group, name, file=guard.file)
+        if entry is not None and entry.kind == "data":
+            found[name] = read_names(entry.node, f"{OWN_GROUP}/{name}", guard)
+    return found
+
+
 def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False, report: Reporter = silent) -> None:
     """Writes a log with D4RL's names; `load_dataset` gives back the same log.
 
@@ -123,15 +149,26 @@ def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False, r
     }
     if dataset.action_count is not None:
         own["action_count"] = dataset.action_count
+    for name in OWN_NAMES:
+        if getattr(dataset, name) is not None:
+            own[name] = np.array([one.encode(errors="replace") for one in getattr(dataset, name)])
+    fields |= {f"{OWN_GROUP}/{name}": np.asarray(value) for name, value in own.items()}
+    write_fields(fields, Path(path), overwrite=overwrite, report=report)
+
+
+def write_fields(
+    fields: Mapping[str, np.ndarray], path: Path, *, overwrite: bool = False, report: Reporter = silent
+) -> None:
+    """Writes arrays under their names, a slash making a group; whole or not at all."""
+    rows = len(fields["rewards"])
     # packed in memory first: when a disk runs full under it, the HDF5 library crashes instead of raising an error
     packed = BytesIO()
-    with atomic_path(Path(path), overwrite=overwrite) as temporary:
+    with atomic_path(path, overwrite=overwrite) as temporary:
         with h5py.File(packed, "w") as file:
             for count, (name, values) in enumerate(fields.items()):
-                report(f"writing {Path(path).name}", len(dataset) * count // len(fields), len(dataset))
-                file.create_dataset(name, data=values, compression="gzip", compression_opts=4, shuffle=True)
-            group = file.create_group(OWN_GROUP)
-            for name, value in own.items():
-                group.create_dataset(name, data=value)
+                report(f"writing {path.name}", rows * count // len(fields), rows)
+                small = values.ndim == 0 or len(values) < SMALL_ROWS
+                packing = {} if small else {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+                file.create_dataset(name, data=values, **packing)
         temporary.write_bytes(packed.getbuffer())
-    report(f"writing {Path(path).name}", len(dataset), len(dataset))
+    report(f"writing {path.name}", rows, rows)

@@ -25,6 +25,8 @@ MOST_NAMES = 1000
 """where listing what else is in a file stops"""
 
 SOUND = "a sound HDF5 file"
+NUMBERS, TEXTS = "biuf", "S"
+"""NumPy's kinds of arrays that are read"""
 
 
 class Member(NamedTuple):
@@ -108,8 +110,8 @@ def other_names(group: h5g.GroupID, *, skip: tuple[str, ...], file: str) -> list
     return found[:MOST_NAMES]
 
 
-def admit(node: h5d.DatasetID, field: str, guard: SizeGuard) -> Admitted:
-    """Looks at an array before it is read: it must be numbers, kept in this file, no larger than the file can hold."""
+def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, kinds: str = NUMBERS) -> Admitted:
+    """Looks at an array before it is read: of the right kind, kept in this file, no larger than the file can hold."""
     file = guard.file
     with library_call(file, SOUND, field=field):
         plan = node.get_create_plist()
@@ -122,10 +124,23 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard) -> Admitted:
         raise DataError("values in the file itself", "values kept in other files", file=file, field=field)
     if shape is None:
         raise DataError("an array", "an empty placeholder", file=file, field=field)
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise DataError("numbers", f"an array of type {dtype}", file=file, field=field)
+    if dtype.kind not in kinds or (kinds == NUMBERS and dtype.itemsize > 8):
+        expected = "numbers" if kinds == NUMBERS else "texts of a fixed length"
+        raise DataError(expected, f"an array of type {dtype}", file=file, field=field)
     guard.admit(field, math.prod(shape) * dtype.itemsize, stored)
     return Admitted(shape, dtype, chunk_rows)
+
+
+def read_names(node: h5d.DatasetID, field: str, guard: SizeGuard) -> tuple[str, ...]:
+    """A list of texts in UTF-8, as our own files hold it; a byte that is no text becomes a mark."""
+    shape, dtype, _ = admit(node, field, guard, kinds=TEXTS)
+    if len(shape) != 1:
+        raise DataError("a list of names", f"shape {shape}", file=guard.file, field=field)
+    with library_call(guard.file, SOUND, field=field):
+        values = np.empty(shape, dtype)
+        if values.size:
+            node.read(h5s.ALL, h5s.ALL, values)
+    return tuple(text.decode(errors="replace") for text in values.tolist())
 
 
 def read_array(node: h5d.DatasetID, field: str, guard: SizeGuard, done: Callable[[int], None]) -> np.ndarray:

@@ -19,26 +19,59 @@ from typing import Any
 import numpy as np
 from h5py import h5d, h5g
 
-from bats.episodes import Note
+from bats.episodes import Note, counted
 from bats.errors import DataError
-from bats.formats.fields import RawLog, listed, unused_note
+from bats.formats.fields import RawLog
 from bats.formats.guards import SizeGuard, check_file, library_call
 from bats.formats.hdf5_access import member, member_names, open_hdf5, other_names, read_array
+from bats.formats.names import closest, listed, numbered_names
 from bats.types import Reporter
 
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
 OWN_KEY = "bats"
 """in the metadata of data sets that we wrote ourselves"""
+OWN_NAMES = ("observation_names", "action_names")
 OWN_VERSION = 1
 ROW_FIELDS = ("actions", "rewards", "terminations", "truncations")
 SINGLE_FIELDS = ("rewards", "terminations", "truncations")
 LARGEST_METADATA = 2**26
+DEEPEST_ID = 6
+"""parts of a name that are looked into when listing what is there"""
+MOST_IDS = 1000
 
 
 def minari_root() -> Path:
     """Where Minari keeps its data sets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def find_minari(dataset_id: str) -> Path:
+    """The folder of a data set in Minari's own place; a complaint tells where it was looked for, and what is there."""
+    root = minari_root()
+    folder = root / dataset_id
+    with library_call(str(folder), "a Minari data set"):
+        there = bool(dataset_id) and folder.is_dir()
+        known = [] if there else local_ids(root)
+    if there:
+        return folder
+    hint = closest(dataset_id, known) or f"`minari download {dataset_id}` fetches a public one."
+    found = f"only {listed(known)}" if root.is_dir() else "no such folder"
+    raise DataError(f"a data set '{dataset_id}' in {root}", found, file=f"minari:{dataset_id}", hint=hint)
+
+
+def local_ids(root: Path) -> list[str]:
+    """The names of the data sets in a folder of Minari's."""
+    found: list[str] = []
+    for place, folders, _ in os.walk(root):
+        here = Path(place).relative_to(root)
+        if (Path(place) / "data" / METADATA_FILE).exists():
+            found.append(here.as_posix())
+            folders.clear()
+        if len(found) >= MOST_IDS or len(here.parts) >= DEEPEST_ID:
+            folders.clear()
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(found)
 
 
 def data_folder(folder: Path) -> Path:
@@ -72,8 +105,8 @@ def read_minari(folder: Path, report: Reporter) -> RawLog:
                 raise DataError("a group", "something else", file=guard.file, field=name)
             log.add(entry.node, name, guard)
             report(f"reading {folder.name}", log.rows, log.rows * len(episodes) // count)
-    notes = log.order_notes() + unused_note(sorted(log.unused | set(names) - set(episodes)))
-    return _raw_log(log, metadata, notes, file=str(place / METADATA_FILE))
+    log.unused |= set(names) - set(episodes)
+    return _raw_log(log, metadata, file=str(place / METADATA_FILE))
 
 
 @dataclass
@@ -128,6 +161,11 @@ class _Episodes:
             return values if name == "actions" and values.ndim == 1 else flat[0]
         return np.concatenate(flat, axis=1)
 
+    def number_names(self, name: str) -> tuple[str, ...] | None:
+        """What the numbers of a field are called, where it is made of parts that have names."""
+        parts = [(part.partition("/")[2], width) for part, width in self.layout[name]]
+        return numbered_names(parts) if all(part for part, _ in parts) else None
+
     def order_notes(self) -> list[Note]:
         return [
             Note("decision", f"{name} are made of several parts, in this order: {_told(parts)}.")
@@ -156,9 +194,10 @@ def _read_parts(node: h5d.DatasetID | h5g.GroupID, name: str, guard: SizeGuard) 
     return parts
 
 
-def _raw_log(log: _Episodes, metadata: dict[str, Any], notes: list[Note], *, file: str) -> RawLog:
+def _raw_log(log: _Episodes, metadata: dict[str, Any], *, file: str) -> RawLog:
     if not log.rows:
         raise DataError("at least 2 rows", "0", file=file, field="observations")
+    notes = log.order_notes()
     ends = np.zeros(log.rows, dtype=bool)
     ends[np.cumsum(log.lengths) - 1] = True
     states, log.states = log.states, []
@@ -169,7 +208,11 @@ def _raw_log(log: _Episodes, metadata: dict[str, Any], notes: list[Note], *, fil
         with library_call(file, "episodes of one kind", field=name):
             fields[name] = np.concatenate(log.by_field.pop(name))
     # an episode's last row ends it, whether or not it carries a flag; other values than 0 and 1 are refused later
-    fields["truncations"] = np.where(ends & (fields["terminations"] == 0), True, fields["truncations"])
+    unflagged = ends & (fields["terminations"] == 0) & (fields["truncations"] == 0)
+    fields["truncations"] = np.where(unflagged, True, fields["truncations"])
+    if unflagged.any():
+        text = f"{counted(int(np.count_nonzero(unflagged)), 'episode')} without a flag at the end: taken as a timeout."
+        notes.append(Note("decision", text))
     count, first = _discrete_actions(metadata, file)
     if count is not None and first:
         fields["actions"] = fields["actions"] - first
@@ -177,10 +220,13 @@ def _raw_log(log: _Episodes, metadata: dict[str, Any], notes: list[Note], *, fil
     own = _own_metadata(metadata, file)
     return RawLog(
         fields,
+        unused=tuple(sorted(log.unused)),
         notes=tuple(notes),
         action_count=count,
         exact_ends=own is not None,
-        unknown_next=own,
+        unknown_next=None if own is None else own.unknown_next,
+        observation_names=own.observation_names if own else log.number_names("observations"),
+        action_names=own.action_names if own else log.number_names("actions"),
     )
 
 
@@ -210,15 +256,34 @@ def _discrete_actions(metadata: dict[str, Any], file: str) -> tuple[int | None, 
     return count, first
 
 
-def _own_metadata(metadata: dict[str, Any], file: str) -> np.ndarray | None:
-    """Rows without a known next state, as our own writer lists them; None where the data set is not ours."""
+@dataclass(frozen=True)
+class _Own:
+    """What our own writer adds to the metadata."""
+
+    unknown_next: np.ndarray
+    """rows without a known next state"""
+    observation_names: tuple[str, ...] | None
+    action_names: tuple[str, ...] | None
+
+
+def _own_metadata(metadata: dict[str, Any], file: str) -> _Own | None:
+    """What our own writer added; None where the data set is not ours."""
     own = metadata.get(OWN_KEY)
     if not isinstance(own, dict) or own.get("version") != OWN_VERSION:
         return None
     rows = own.get("unknown_next")
     if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**62 for row in rows):
         raise DataError("row numbers", "something else", file=file, field=f"{OWN_KEY}/unknown_next")
-    return np.array(rows, dtype=np.int64)
+    names = {name: _own_names(own.get(name), f"{OWN_KEY}/{name}", file) for name in OWN_NAMES}
+    return _Own(np.array(rows, dtype=np.int64), names["observation_names"], names["action_names"])
+
+
+def _own_names(names: object, field: str, file: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError("a list of names", "something else", file=file, field=field)
+    return tuple(names)
 
 
 def _number(episode: str) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from bats.dataset import Dataset
 from bats.errors import BatsError, OutputError
 from bats.formats.guards import one_line
-from bats.formats.minari_sets import OWN_KEY, OWN_VERSION, minari_root
+from bats.formats.minari_sets import OWN_KEY, OWN_NAMES, OWN_VERSION, minari_root
 from bats.types import Reporter, silent
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 ID_FORM = r"(?:[-_\w]{2,}/|[-_\w]+(?:/[-_\w]+)+/)?[-_\w]+-v[0-9]{1,9}"
 """Minari's own rule, with a version; a namespace of a single letter is more than its parser can take"""
+
+PIP_NAMES = {"PIL": "pillow"}
+"""packages that are called otherwise than what they install"""
 
 EPISODE_BYTES = 40_000
 """what Minari's file takes per episode beside the numbers; 22,000 were measured"""
@@ -47,18 +50,15 @@ def write_minari(
         import minari
         from minari.dataset.minari_storage import MinariStorage
     except ImportError as error:
-        raise BatsError("Writing Minari data sets needs minari: pip install 'bats-rl[minari]'.") from error
+        raise _missing(error) from error
     if not re.fullmatch(ID_FORM, dataset_id):
         raise OutputError(f"'{dataset_id}' is no Minari name; it must look like 'group/name-v0'.")
     target = minari_root() / dataset_id
     if target.exists():
         raise OutputError(f"{target} exists already; choose another name or version.")
-    told = {"description": description, "author": author, "algorithm_name": algorithm_name}
+    told = {"description": description, "author": {author} if author else "", "algorithm_name": algorithm_name}
     metadata: dict[str, Any] = {name: text for name, text in told.items() if text}
-    if author:
-        metadata["author"] = {author}
-    own = {"version": OWN_VERSION, "unknown_next": np.flatnonzero(~dataset.next_known).tolist()}
-    metadata |= {"dataset_id": dataset_id, "minari_version": minari.__version__, OWN_KEY: own}
+    metadata |= {"dataset_id": dataset_id, "minari_version": minari.__version__, OWN_KEY: _own_metadata(dataset)}
     # built under a hidden name, which Minari does not list, and renamed once it is whole
     hidden = minari_root() / f".{secrets.token_hex(8)}"
     try:
@@ -74,11 +74,27 @@ def write_minari(
         storage.update_episodes(_episodes(dataset, report, dataset_id))
         _make_namespace(dataset_id)
         hidden.rename(target)
+    except ImportError as error:  # Minari imports what its storage needs only when one is made
+        raise _missing(error) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise OutputError(f"{target} could not be written: {one_line(error)}.") from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     return target
+
+
+def _missing(error: ImportError) -> BatsError:
+    """What has to be installed, by the name it is installed under."""
+    missing = (error.name or "minari").split(".")[0]
+    beside = "" if missing == "minari" else f" {PIP_NAMES.get(missing, missing)}"
+    needs = f"Writing Minari data sets needs {missing} ({one_line(error)})"
+    return BatsError(f"{needs}: pip install 'bats-rl[minari]'{beside}")
+
+
+def _own_metadata(dataset: Dataset) -> dict[str, Any]:
+    """What Minari's own layout cannot say."""
+    own: dict[str, Any] = {"version": OWN_VERSION, "unknown_next": np.flatnonzero(~dataset.next_known).tolist()}
+    return own | {name: list(getattr(dataset, name)) for name in OWN_NAMES if getattr(dataset, name) is not None}
 
 
 def _check_space(dataset: Dataset, target: Path) -> None:

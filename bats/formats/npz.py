@@ -22,8 +22,9 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from bats.errors import DataError
-from bats.formats.fields import KNOWN, RawLog, listed, unused_note
-from bats.formats.guards import SizeGuard, check_file, clean_flags, library_call, one_line, what_it_is
+from bats.formats.fields import RawLog
+from bats.formats.guards import ZIP, SizeGuard, check_file, clean_flags, library_call, one_line, what_it_is
+from bats.formats.names import KNOWN, missing_field
 from bats.types import Reporter
 
 BLOCK_BYTES = 2**22
@@ -37,18 +38,21 @@ def read_npz(path: Path, report: Reporter) -> RawLog:
     with _zip_call(name):
         recognised = zipfile.is_zipfile(path)
     if not recognised:
-        raise DataError("an npz file", what_it_is(path), file=name, hint="It may be damaged or cut short.")
+        begins_like_one = what_it_is(path) == ZIP
+        hint = "The list of its arrays, which stands at the end, is not there." if begins_like_one else ""
+        found = "one that is cut short or damaged" if begins_like_one else what_it_is(path)
+        raise DataError("an npz file", found, file=name, hint=hint)
     with _zip_call(name):
         archive = zipfile.ZipFile(path)
     with archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         wanted = {field: entry for field, entry in entries.items() if field in KNOWN}
         if not wanted:
-            raise DataError("an array 'observations'", f"only {listed(entries)}", file=name)
+            raise missing_field("observations", [*entries], file=name)
         guard, fields = SizeGuard(name, size), {}
         for field, entry in wanted.items():
             fields[field] = _read_member(archive, entry, field, guard, report)
-    return RawLog(fields, notes=tuple(unused_note([field for field in entries if field not in wanted])))
+    return RawLog(fields, unused=tuple(field for field in entries if field not in wanted))
 
 
 def _read_member(

@@ -10,8 +10,9 @@ import numpy as np
 
 from bats.errors import BatsError, DataError
 from bats.formats.columns import ColumnMap
-from bats.formats.fields import RawLog, unused_note
+from bats.formats.fields import RawLog
 from bats.formats.guards import check_file, check_fits, library_call, what_it_is
+from bats.formats.names import numbered_names
 from bats.types import Reporter
 
 if TYPE_CHECKING:
@@ -42,8 +43,18 @@ def read_parquet(path: Path, columns: ColumnMap | None, report: Reporter) -> Raw
         fields = _read_fields(file, columns, rows, name, report)
     used = {column for _, names in columns.by_field() for column in names}
     hints = {field: f"({field}: {', '.join(names)}.)" for field, names in columns.by_field()}
-    notes = unused_note([column for column in header if column not in used])
-    return RawLog(fields, notes=tuple(notes), field_hints=hints)
+    return RawLog(
+        fields,
+        unused=tuple(column for column in header if column not in used),
+        observation_names=_number_names(columns.observations, fields["observations"]),
+        action_names=_number_names(columns.actions, fields["actions"]),
+        field_hints=hints,
+    )
+
+
+def _number_names(columns: tuple[str, ...], values: np.ndarray) -> tuple[str, ...]:
+    """The columns' names; of a single column of lists, one name for each place in them."""
+    return columns if values.ndim == 1 or len(columns) > 1 else numbered_names([(columns[0], values.shape[1])])
 
 
 def _read_fields(

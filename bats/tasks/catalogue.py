@@ -104,5 +104,5 @@ def collect_published(
     task: str, rows: int | None = None, seed: int = 0, *, report: Reporter = silent
 ) -> dict[str, np.ndarray]:
     """The run that `collect` makes of a maze, as the arrays D4RL's files have, slips included (see `maze2d.log`)."""
-    maze = find_maze(task)
+    maze = find_maze(task, wanted="a published layout")
     return collect_maze(maze, maze.log_rows if rows is None else rows, seed, report=report).published()

@@ -15,8 +15,9 @@ from jaxtyping import Float32
 
 from bats.dataset import Dataset
 from bats.errors import BatsError
-from bats.tasks.maze2d.physics import import_mujoco
-from bats.tasks.recording import as_dataset, check_rows, draw_seed, play
+from bats.tasks.recording import as_dataset, check_rows, play
+from bats.tasks.seeds import draw_seed, generator
+from bats.tasks.simulator import import_mujoco
 from bats.types import Reporter, silent
 
 TASK = "hopper"
@@ -34,7 +35,7 @@ def posture_action(observation: np.ndarray) -> np.ndarray:
 def collect_hopper(rows: int, seed: int, *, report: Reporter = silent) -> Dataset:
     """`rows` rows of whole episodes, the last one cut. Starts are the first rows."""
     check_rows(rows)
-    starting, disturbing = np.random.default_rng(seed).spawn(2)
+    starting, disturbing = generator(seed).spawn(2)
     environment = _make()
     episodes, done = [], 0
     while done < rows:
@@ -57,4 +58,4 @@ def _make() -> gymnasium.Env[Any, Any]:
     try:
         return gymnasium.make(ENVIRONMENT, disable_env_checker=True)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:  # Gymnasium wants `imageio` besides MuJoCo
-        raise BatsError(f"This task needs more than is installed: pip install bats-rl[mujoco] ({error})") from error
+        raise BatsError(f"This task needs more than is installed: pip install 'bats-rl[mujoco]' ({error})") from error

@@ -14,7 +14,8 @@ from jaxtyping import Float32
 
 from bats.dataset import Dataset
 from bats.errors import BatsError
-from bats.tasks.recording import as_dataset, check_rows, draw_seed, play
+from bats.tasks.recording import as_dataset, check_rows, play
+from bats.tasks.seeds import draw_seed, generator
 from bats.types import Reporter, silent
 
 TASK = "mountain-car"
@@ -39,7 +40,7 @@ def collect_mountain_car(
     `rows` counts both; left out, 20 full random episodes come before the expert's. The last random episode is cut
     where the rows run out.
     """
-    starting, acting = np.random.default_rng(seed).spawn(2)
+    starting, acting = generator(seed).spawn(2)
     environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
     shown = [play(environment, expert_action, seed=draw_seed(starting)) for _ in range(expert_episodes)]
     expert_rows = sum(len(episode) for episode in shown)

@@ -71,8 +71,3 @@ def check_rows(rows: int) -> None:
     """A log of fewer than two rows says nothing about what follows what."""
     if rows < 2:
         raise BatsError(f"A log needs at least 2 rows; {rows} were asked for.")
-
-
-def draw_seed(rng: np.random.Generator) -> int:
-    """A seed for an environment."""
-    return int(rng.integers(2**31))

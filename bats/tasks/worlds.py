@@ -20,11 +20,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 
 from bats.dataset import Dataset
-from bats.errors import BatsError
-from bats.tasks.recording import as_dataset, check_rows, draw_seed, play
+from bats.errors import BatsError, SettingError
+from bats.tasks.recording import as_dataset, check_rows, play
+from bats.tasks.seeds import draw_seed, generator
 from bats.types import Reporter, silent
 
 Positions = Int[np.ndarray, "N K"]
@@ -59,6 +60,8 @@ class World:
         self, positions: Positions, actions: Int[np.ndarray, "N"]
     ) -> tuple[Positions, Float[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
         """Where each action leads, what it earns, and whether the task has ended."""
+        if actions.min(initial=0) < 0 or actions.max(initial=0) >= self.action_count:
+            raise SettingError(f"Actions are numbered from 0 to {self.action_count - 1}; got {actions}.")
         moved = positions.copy()
         moved[np.arange(len(moved)), actions // 2] += np.where(actions % 2 == 1, 1, -1)
         moved = np.clip(moved, 0, np.array(self.shape) - 1)
@@ -81,14 +84,28 @@ CHAIN = World((10,))
 GRID = World((6, 6))
 CHAIN_ENVIRONMENT, GRID_ENVIRONMENT = "bats/chain-v0", "bats/grid-v0"
 EPISODE_STEPS = 100
+PIXELS = 40
+"""along the side of a position in a picture"""
+FLOOR, GOAL, PLAYER, LINE = (245, 245, 240), (190, 225, 190), (200, 70, 50), (70, 75, 85)
 
 
 class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
     """A world as a Gymnasium environment. Episodes begin anywhere but in the goal, equally often."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (as in the base class)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (as in the base class)
 
-    def __init__(self, shape: tuple[int, ...] = GRID.shape, *, ends: bool = True, move_cost: float = 0.0) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...] = GRID.shape,
+        *,
+        ends: bool = True,
+        move_cost: float = 0.0,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode is not None and (render_mode != "rgb_array" or len(shape) > 2):
+            found = f"{render_mode!r} of a world with {len(shape)} axes"
+            raise SettingError(f"`render_mode` must be None, or 'rgb_array' of a world with 1 or 2 axes; got {found}.")
+        self.render_mode = render_mode
         self.world = World(tuple(shape), ends=ends, move_cost=move_cost)
         high = np.array(self.world.shape, dtype=np.float64) - 1
         self.observation_space = gymnasium.spaces.Box(np.zeros_like(high), high, dtype=np.float64)
@@ -103,18 +120,33 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
         places = self.world.positions()
         if options and "state" in options:
             wanted = np.asarray(options["state"])
-            if not self.observation_space.contains(wanted.astype(np.float64)):
-                raise BatsError(f"`state` must be a position within {self.world.shape}; got {options['state']}.")
+            whole = wanted.dtype.kind in "iuf" and bool(np.all(wanted == np.floor(wanted)))
+            if not whole or not self.observation_space.contains(wanted.astype(np.float64)):
+                raise SettingError(f"`state` must be a position within {self.world.shape}; got {options['state']}.")
             self._position = wanted.astype(np.int64)[None]
         else:
             chosen = self.np_random.integers(len(places) - 1)
             self._position = places[chosen][None]
         return self._position[0].astype(np.float64), {}
 
-    def step(self, action: np.int64) -> tuple[Float[np.ndarray, "K"], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64 | int) -> tuple[Float[np.ndarray, "K"], float, bool, bool, dict[str, Any]]:
         """One move."""
+        if not self.action_space.contains(action):
+            raise SettingError(f"An action is a whole number from 0 to {self.world.action_count - 1}; got {action!r}.")
         self._position, rewards, ended = self.world.step(self._position, np.array([action]))
         return self._position[0].astype(np.float64), float(rewards[0]), bool(ended[0]), False, {}
+
+    def render(self) -> UInt8[np.ndarray, "H W 3"] | None:
+        """The world as an image, where `render_mode` is `rgb_array`: the first axis downwards, a chain to the right."""
+        if self.render_mode is None:
+            return None
+        rows, columns = (1, *self.world.shape)[-2:]
+        cells = np.full((rows, columns, 3), FLOOR, dtype=np.uint8)
+        cells[-1, -1] = GOAL
+        cells[tuple((0, *self._position[0])[-2:])] = PLAYER
+        image = cells.repeat(PIXELS, axis=0).repeat(PIXELS, axis=1)
+        image[::PIXELS], image[:, ::PIXELS] = LINE, LINE
+        return image
 
 
 def register_worlds() -> None:
@@ -131,7 +163,7 @@ def register_worlds() -> None:
 def collect_world(world: World, rows: int, seed: int, *, name: str = "world", report: Reporter = silent) -> Dataset:
     """Random actions from random places, in episodes of at most 100 steps. Starts are the first rows."""
     check_rows(rows)
-    starting, acting = np.random.default_rng(seed).spawn(2)
+    starting, acting = generator(seed).spawn(2)
     environment = WorldEnv(world.shape, ends=world.ends, move_cost=world.move_cost)
 
     def random_action(observation: np.ndarray) -> np.int64:

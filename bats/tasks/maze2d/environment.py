@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 from jaxtyping import Float, Float64, UInt8
+from numpy.typing import ArrayLike
 
-from bats.errors import BatsError
+from bats.errors import BatsError, SettingError
 from bats.tasks.maze2d.maps import GOAL_RADIUS, MAZES, find_maze, start_state
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.maze2d.picture import draw
@@ -29,11 +30,11 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 100}  # noqa: RUF012 (as in the base class)
 
-    def __init__(
-        self, maze: str = "umaze", *, reward: str = "sparse", render_mode: Literal["rgb_array"] | None = None
-    ) -> None:
+    def __init__(self, maze: str = "umaze", *, reward: str = "sparse", render_mode: str | None = None) -> None:
         if reward not in ("sparse", "dense"):
-            raise BatsError(f"`reward` must be 'sparse' or 'dense'; got {reward!r}.")
+            raise SettingError(f"`reward` must be 'sparse' or 'dense'; got {reward!r}.")
+        if render_mode not in (None, "rgb_array"):
+            raise SettingError(f"`render_mode` must be 'rgb_array' or None; got {render_mode!r}.")
         self.maze = find_maze(maze)
         self.render_mode = render_mode
         self._dense = reward == "dense"
@@ -62,15 +63,16 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
         self._state = (float(state[0]), float(state[1]), float(state[2]), float(state[3]))
         return np.array(self._state), {}
 
-    def step(
-        self, action: Float[np.ndarray, "2"]
-    ) -> tuple[Float64[np.ndarray, "4"], float, bool, bool, dict[str, Any]]:
+    def step(self, action: ArrayLike) -> tuple[Float64[np.ndarray, "4"], float, bool, bool, dict[str, Any]]:
         """One hundredth of a second."""
         if self._state is None:
             raise BatsError("`reset` must be called before `step`.")
-        first, second = float(action[0]), float(action[1])
+        force = np.asarray(action)
+        if force.shape != (2,) or force.dtype.kind not in "fiu":
+            raise SettingError(f"An action must be 2 numbers; got {action!r}.")
+        first, second = float(force[0]), float(force[1])
         if not (math.isfinite(first) and math.isfinite(second)):
-            raise BatsError(f"An action must be finite; got {action}.")
+            raise SettingError(f"An action must be finite; got {action!r}.")
         self._state = self._physics.step(self._state, (first, second))
         distance = math.hypot(self._state[0] - self.maze.goal[0], self._state[1] - self.maze.goal[1])
         reward = math.exp(-distance) if self._dense else float(distance <= GOAL_RADIUS)

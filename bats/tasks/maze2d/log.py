@@ -21,10 +21,11 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int
 
 from bats.dataset import Dataset
-from bats.errors import BatsError
 from bats.tasks.maze2d.maps import START_SPREAD, Maze, start_state
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.maze2d.waypoints import WaypointController
+from bats.tasks.recording import check_rows
+from bats.tasks.seeds import generator
 from bats.types import Reporter, silent
 
 ACTION_NOISE = 0.5
@@ -83,9 +84,8 @@ def collect_maze(
 
     `noise` is the deviation of what is added to the controller's actions; D4RL's files have 0.5.
     """
-    if rows < 2:
-        raise BatsError(f"A log needs at least 2 rows; {rows} were asked for.")
-    starting, targeting, planning, disturbing = np.random.default_rng(seed).spawn(4)
+    check_rows(rows)
+    starting, targeting, planning, disturbing = generator(seed).spawn(4)
     physics = MazePhysics(maze)
     controller = WaypointController(maze, planning)
     states, actions = np.empty((rows + 1, 4), np.float32), np.empty((rows, 2), np.float32)

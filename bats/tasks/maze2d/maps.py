@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from bats.errors import BatsError
+from bats.tasks.seeds import generator
 
 Cell = tuple[int, int]
 """row and column in a map"""
@@ -115,18 +116,25 @@ MAZES: tuple[Maze, ...] = (
 )
 
 
-def find_maze(name: str) -> Maze:
-    """The maze called `umaze`, `maze2d-umaze`, or by its Gymnasium name."""
+def find_maze(name: str | Maze, *, wanted: str = "") -> Maze:
+    """The maze called `umaze`, `maze2d-umaze`, or by its Gymnasium name; a maze is its own.
+
+    `wanted`: what only mazes have, to be told where another task is asked for it.
+    """
+    if isinstance(name, Maze):
+        return name
     for maze in MAZES:
         if name in (maze.name, maze.task, maze.environment, maze.environment.removeprefix("bats/")):
             return maze
     known = ", ".join(maze.task for maze in MAZES)
+    if wanted:
+        raise BatsError(f"Only mazes have {wanted}; got '{name}', known are {known}.")
     raise BatsError(f"There is no maze called '{name}'; known are {known}.")
 
 
-def normalised_score(task: str, returns: ArrayLike | float | int) -> Float[np.ndarray, "..."]:
+def normalised_score(task: str | Maze, returns: ArrayLike | float | int) -> Float[np.ndarray, "..."]:
     """Normalised scores of a maze's returns, by the task's name."""
-    return find_maze(task).normalised_score(returns)
+    return find_maze(task, wanted="reference scores").normalised_score(returns)
 
 
 def start_state(cell: Cell, rng: np.random.Generator) -> Float[np.ndarray, "4"]:
@@ -135,10 +143,10 @@ def start_state(cell: Cell, rng: np.random.Generator) -> Float[np.ndarray, "4"]:
     return np.concatenate([position, rng.normal(0, START_SPREAD, 2)])
 
 
-def stratified_starts(maze: Maze, per_cell: int, *, seed: int) -> Float[np.ndarray, "M 4"]:
+def stratified_starts(maze: Maze | str, per_cell: int, *, seed: int) -> Float[np.ndarray, "M 4"]:
     """`per_cell` start states of every cell, cell by cell: the start distribution without its luck of the draw.
 
     For an optimal policy the start cell alone makes returns vary by 15 to 22 points of score between episodes.
     """
-    rng = np.random.default_rng(seed)
-    return np.array([start_state(cell, rng) for cell in maze.cells for _ in range(per_cell)])
+    rng = generator(seed)
+    return np.array([start_state(cell, rng) for cell in find_maze(maze).cells for _ in range(per_cell)])

@@ -21,10 +21,9 @@ the action alone, and any state of a log can be entered exactly.
 from __future__ import annotations
 
 from math import copysign
-from typing import Any
 
-from bats.errors import BatsError
 from bats.tasks.maze2d.maps import Maze
+from bats.tasks.simulator import import_mujoco
 
 BALL_RADIUS = 0.1
 SPEED_LIMIT = 5.0
@@ -57,15 +56,6 @@ _MODEL = """
   </actuator>
 </mujoco>
 """
-
-
-def import_mujoco() -> Any:
-    """MuJoCo, or what to do about its absence."""
-    try:
-        import mujoco
-    except ImportError as error:
-        raise BatsError("This task needs MuJoCo: pip install bats-rl[mujoco]") from error
-    return mujoco
 
 
 def model_text(maze: Maze) -> str:

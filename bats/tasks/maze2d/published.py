@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
 import numpy as np
 
-from bats.files import atomic_path
+from bats.formats.hdf5 import write_fields
 
 
 def write_published(arrays: dict[str, np.ndarray], path: Path | str, *, overwrite: bool = False) -> None:
     """Writes what `MazeLog.published` or `collect_published` returned. Raises `OutputError` rather than overwrite."""
-    with atomic_path(Path(path), overwrite=overwrite) as temporary, h5py.File(temporary, "w") as file:
-        for name, values in arrays.items():
-            file.create_dataset(name, data=values, compression="gzip", compression_opts=1)
+    write_fields(arrays, Path(path), overwrite=overwrite)

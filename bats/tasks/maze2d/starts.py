@@ -15,7 +15,7 @@ import numpy as np
 from bats.dataset import Dataset
 from bats.episodes import Note
 from bats.errors import BatsError
-from bats.tasks.maze2d.maps import Cell, Maze
+from bats.tasks.maze2d.maps import Cell, Maze, find_maze
 
 FIRST_WIDTH = 0.1
 WIDEST = 0.5
@@ -63,7 +63,7 @@ class StartReport:
         return Note("problem", f"{text} Fewer than {self.enough} within {WIDEST:g} in {len(self.short)} cells: {few}.")
 
 
-def label_starts(dataset: Dataset, maze: Maze, *, enough: int = ENOUGH) -> tuple[Dataset, StartReport]:
+def label_starts(dataset: Dataset, maze: Maze | str, *, enough: int = ENOUGH) -> tuple[Dataset, StartReport]:
     """The log with its start states labelled, and what was found per cell.
 
     Every state within 0.1 of a start point counts; where fewer than `enough` are, the nearest `enough` within 0.5.
@@ -79,7 +79,7 @@ def label_starts(dataset: Dataset, maze: Maze, *, enough: int = ENOUGH) -> tuple
     place = nearest[close].astype(np.int64)
 
     rows, weights, found = [], [], []
-    for cell in maze.cells:
+    for cell in find_maze(maze).cells:
         here = close[(place[:, 0] == cell[0]) & (place[:, 1] == cell[1])]
         count = int(np.searchsorted(distance[here], FIRST_WIDTH, side="right"))
         if count < enough:

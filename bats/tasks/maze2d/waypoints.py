@@ -71,7 +71,7 @@ class WaypointController:
         """The action, both directions within [-1, 1], and whether the target has been reached."""
         x, y, u, v = state
         if target != self._target:
-            self._plan((round(x), round(y)), target)
+            self._plan(self._cell_at(x, y), target)
         arrived = math.hypot(x - target[0], y - target[1]) < ARRIVED
         wx, wy = target if arrived else self._waypoints[self._next]
         across, along = wx - x, wy - y
@@ -80,6 +80,15 @@ class WaypointController:
         push = POSITION_GAIN * across + VELOCITY_GAIN * u
         pull = POSITION_GAIN * along + VELOCITY_GAIN * v
         return max(-1.0, min(1.0, push)), max(-1.0, min(1.0, pull)), arrived
+
+    def _cell_at(self, x: float, y: float) -> Cell:
+        """The cell whose point is nearest, as D4RL has it, unless that is a wall's corner that no way leads out of."""
+        nearest = (round(x), round(y))
+        free = set(self._maze.cells)
+        beside = ((nearest[0] + move[0], nearest[1] + move[1]) for move in MOVES)
+        if nearest in free or any(cell in free for cell in beside):
+            return nearest
+        return min(free, key=lambda cell: (math.hypot(x - cell[0], y - cell[1]), cell))
 
     def _plan(self, start: Cell, target: Cell) -> None:
         cells = shortest_path(self._maze, start, target)
