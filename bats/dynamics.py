@@ -1,0 +1,244 @@
+"""The learned model: an ensemble of probabilistic networks that predict what an action does, trained all at once.
+
+Every member sees a state and an action, standardised, and predicts mean and log-variance of the standardised change of
+state. A network of its own predicts the reward of (state, action, next state), and where the log has terminations
+another one those:
+
+    change          Gaussian, negative log-likelihood                       [the paper's]
+    reward          cross-entropy if the log pays two amounts only, else squared error
+    termination     cross-entropy
+
+The reward is kept apart because a joint likelihood gives up on rare rewards: the variance of a reward that is almost
+always 0 is small, and predicting 0 everywhere is nearly as likely as predicting it right.
+
+All members are one program: weights carry a leading member axis M, and each member draws its own batches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bats.types import Actions
+
+
+@dataclass(frozen=True)
+class DynamicsConfig:
+    """How the ensemble is built and trained. Defaults are ours; `paper` holds the paper's (appendix D.1)."""
+
+    members: int = 7
+    """networks trained"""
+    elites: int = 5
+    """networks kept, the best on the validation rows"""
+    hidden: tuple[int, ...] = (200, 200, 200, 200)
+    """units of the hidden layers"""
+    reward_hidden: tuple[int, ...] = (64, 64)
+    """units of the hidden layers of the reward's and the termination's own networks"""
+    batch_size: int = 256
+    """rows a member sees in one update"""
+    updates: int = 10_000
+    """most updates"""
+    learning_rate: float = 1e-3
+    """at its highest, after a short warm-up"""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """cosine: falls to a hundredth over `updates`"""
+    weight_decay: float = 0.0
+    """squared weights added to the loss, times this"""
+    evaluate_every: int = 500
+    """updates between two looks at the validation rows"""
+    patience: int = 20
+    """looks without any member improving before training stops"""
+    validation_measure: Literal["absolute", "squared"] = "absolute"
+    """what the validation rows are judged by; squares see little but the rare rows that nothing predicts well"""
+    validation_rows: int = 1000
+    """rows that choose the elites and the stopping point"""
+    held_out_rows: int = 20_000
+    """rows that choose nothing: they tell the error and calibrate stitches"""
+
+    def __post_init__(self) -> None:
+        for name in ("members", "elites", "batch_size", "updates", "evaluate_every", "patience", "validation_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        if self.elites > self.members:
+            raise ValueError(f"`elites` must not exceed the {self.members} `members`; got {self.elites}.")
+
+
+class Perceptron(eqx.Module):
+    """M fully connected networks side by side, with smooth activations: planning differentiates through them."""
+
+    weights: tuple[Float[Array, "M _ _"], ...]
+    biases: tuple[Float[Array, "M 1 _"], ...]
+
+    def __call__(self, inputs: Float[Array, "M B inward"]) -> Float[Array, "M B outward"]:
+        hidden = inputs
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = jax.nn.silu(hidden @ weight + bias)
+        return hidden @ self.weights[-1] + self.biases[-1]
+
+
+class Networks(eqx.Module):
+    """What is trained; every array has the member axis first."""
+
+    change: Perceptron
+    greatest_log_variance: Float[Array, "M 1 D"]
+    least_log_variance: Float[Array, "M 1 D"]
+    reward: Perceptron
+    termination: Perceptron | None
+
+
+class Scale(eqx.Module):
+    """Standardises numbers: to zero mean and unit deviation, as the training rows have it."""
+
+    mean: Float[Array, "n"]
+    deviation: Float[Array, "n"]
+
+    def shrink(self, values: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        return (values - self.mean) / self.deviation
+
+    def restore(self, values: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        return values * self.deviation + self.mean
+
+
+def blank_scale(width: int) -> Scale:
+    """A scale that changes nothing."""
+    return Scale(jnp.zeros(width), jnp.ones(width))
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """What planning needs of a model: M members side by side, each going its own way."""
+
+    @property
+    def networks(self) -> Any:
+        """Every array has the member axis first."""
+
+    @property
+    def member_count(self) -> int: ...
+
+    @property
+    def action_count(self) -> int | None: ...
+
+    def change(
+        self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"]
+    ) -> tuple[Float[Array, "M B D"], Float[Array, "M B D"]]: ...
+
+    def reward(
+        self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
+    ) -> Float[Array, "M B"]: ...
+
+
+class Dynamics(eqx.Module):
+    """An ensemble that has been trained. M is the number of elites."""
+
+    networks: Networks
+    states: Scale
+    actions: Scale
+    changes: Scale
+    rewards: Scale
+    binary_reward: bool = eqx.field(static=True)
+    """the log pays `rewards.mean` or `rewards.mean + rewards.deviation`, nothing else"""
+    action_count: int | None = eqx.field(static=True)
+    """number of discrete actions, which enter one-hot"""
+
+    @property
+    def member_count(self) -> int:
+        return self.networks.change.weights[0].shape[0]
+
+    def change(
+        self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"]
+    ) -> tuple[Float[Array, "M B D"], Float[Array, "M B D"]]:
+        """Mean and deviation of the change that each member expects in its own states."""
+        inputs = jnp.concatenate([self.states.shrink(states), self.actions.shrink(actions)], axis=-1)
+        mean, log_variance = mean_and_log_variance(self.networks, inputs)
+        return self.changes.restore(mean), jnp.exp(log_variance / 2) * self.changes.deviation
+
+    def reward(
+        self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
+    ) -> Float[Array, "M B"]:
+        """Expected reward of each transition, by each member."""
+        raw = self.networks.reward(self._transition(states, actions, after))
+        amount = jax.nn.sigmoid(raw) if self.binary_reward else raw
+        return self.rewards.restore(amount)[..., 0]
+
+    def termination(
+        self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
+    ) -> Float[Array, "M B"]:
+        """Probability that each transition ends the task; 0 where the log has no terminations to learn from."""
+        if self.networks.termination is None:
+            return jnp.zeros(states.shape[:-1])
+        return jax.nn.sigmoid(self.networks.termination(self._transition(states, actions, after)))[..., 0]
+
+    def encode_actions(self, actions: Actions) -> Float[Array, "B A"]:
+        """Actions as the networks take them: numbers as they are, discrete ones one-hot."""
+        return jnp.asarray(one_hot(actions, self.action_count), dtype=jnp.float32)
+
+    def _transition(
+        self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
+    ) -> Float[Array, "M B inward"]:
+        parts = [self.states.shrink(states), self.actions.shrink(actions), self.states.shrink(after)]
+        return jnp.concatenate(parts, axis=-1)
+
+
+def unroll(
+    dynamics: Predictor, states: Float[Array, "B D"], actions: Float[Array, "B K A"]
+) -> tuple[Float[Array, "M B K D"], Float[Array, "M B K"]]:
+    """States and rewards along action sequences, each member going its own way by its mean."""
+    members = dynamics.member_count
+
+    def step(here: Float[Array, "M B D"], action: Float[Array, "B A"]) -> tuple[Array, tuple[Array, Array]]:
+        everyone = jnp.broadcast_to(action, (members, *action.shape))
+        there = here + dynamics.change(here, everyone)[0]
+        return there, (there, dynamics.reward(here, everyone, there))
+
+    start = jnp.broadcast_to(states, (members, *states.shape))
+    _, (visited, earned) = jax.lax.scan(step, start, jnp.moveaxis(actions, 1, 0))
+    return jnp.moveaxis(visited, 0, 2), jnp.moveaxis(earned, 0, 2)
+
+
+def one_hot(actions: Actions, action_count: int | None) -> Float[np.ndarray, "N A"]:
+    """Discrete actions as one-hot rows; others as they are."""
+    if action_count is None:
+        return actions
+    return np.eye(action_count, dtype=np.float32)[actions]
+
+
+def new_networks(config: DynamicsConfig, *, state_width: int, action_width: int, ends: bool, key: Array) -> Networks:
+    """Untrained networks, each member with weights of its own."""
+    change, reward, termination = jax.random.split(key, 3)
+    both, transition = state_width + action_width, 2 * state_width + action_width
+    member = config.members
+    return Networks(
+        change=_perceptron(member, (both, *config.hidden, 2 * state_width), change),
+        greatest_log_variance=jnp.full((member, 1, state_width), 0.5),
+        least_log_variance=jnp.full((member, 1, state_width), -10.0),
+        reward=_perceptron(member, (transition, *config.reward_hidden, 1), reward),
+        termination=_perceptron(member, (transition, *config.reward_hidden, 1), termination) if ends else None,
+    )
+
+
+def _perceptron(members: int, sizes: tuple[int, ...], key: Array) -> Perceptron:
+    keys = jax.random.split(key, len(sizes) - 1)
+    shapes = list(pairwise(sizes))
+    weights = [
+        jax.random.truncated_normal(one, -2.0, 2.0, (members, inward, outward)) / math.sqrt(inward)
+        for one, (inward, outward) in zip(keys, shapes, strict=True)
+    ]
+    return Perceptron(tuple(weights), tuple(jnp.zeros((members, 1, outward)) for _, outward in shapes))
+
+
+def mean_and_log_variance(
+    networks: Networks, inputs: Float[Array, "M B inward"]
+) -> tuple[Float[Array, "M B D"], Float[Array, "M B D"]]:
+    """The log-variance is bent softly between two learned bounds, so that it can run away in neither direction."""
+    mean, log_variance = jnp.split(networks.change(inputs), 2, axis=-1)
+    greatest, least = networks.greatest_log_variance, networks.least_log_variance
+    log_variance = greatest - jax.nn.softplus(greatest - log_variance)
+    return mean, least + jax.nn.softplus(log_variance - least)

@@ -1,0 +1,244 @@
+"""Planning stitches: actions that lead from one state to another in a given number of steps, thousands at a time.
+
+Two planners stand behind one call: Gauss-Newton with the cross-entropy method as fallback (ours), and the cross-entropy
+method alone (the paper's). Whatever made a plan, all elites judge it: each unrolls it by itself, and a quantile of
+their distances from the target decides whether it is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from itertools import product
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from bats.cross_entropy import CrossEntropyConfig, cross_entropy, exhaustive
+from bats.dynamics import Predictor, unroll
+from bats.gauss_newton import Embed, gauss_newton
+
+MOST_SEQUENCES = 1024
+"""discrete action sequences that are tried one by one; beyond that they are sampled"""
+
+
+@dataclass(frozen=True)
+class PlannerConfig:
+    """How stitches are planned and judged."""
+
+    method: Literal["gauss-newton", "cross-entropy"] = "gauss-newton"
+    iterations: int = 3
+    """Gauss-Newton steps"""
+    fallback: bool = True
+    """try the cross-entropy method where Gauss-Newton stalls"""
+    quantile: float = 0.8
+    """share of the elites that must come at least as close as a plan's error says"""
+    batch: int = 1024
+    """problems planned at once by Gauss-Newton"""
+    sampling_batch: int = 32
+    """problems planned at once by the cross-entropy method, which needs memory for every sample"""
+    cross_entropy: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
+
+
+@dataclass(frozen=True, eq=False)
+class Problems:
+    """What to plan: C pairs of states, how many actions each may take, and actions to start from."""
+
+    source: Float[np.ndarray, "C D"]
+    target: Float[np.ndarray, "C D"]
+    length: Int[np.ndarray, "C"]
+    actions: Float[np.ndarray, "C K A"]
+    """as the networks take them; entries beyond a problem's length are not looked at"""
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def on_device(self) -> tuple[Float[Array, "C D"], Float[Array, "C D"], Float[Array, "C K A"]]:
+        return tuple(jnp.asarray(part, jnp.float32) for part in (self.source, self.target, self.actions))  # type: ignore[return-value]
+
+    def some(self, rows: Int[np.ndarray, "n"], length: int) -> Problems:
+        """Some of the problems, all of one length, without the entries beyond it."""
+        return Problems(self.source[rows], self.target[rows], self.length[rows], self.actions[rows, :length])
+
+
+@dataclass(frozen=True, eq=False)
+class Plans:
+    """What was found for each problem, and what every elite thinks of it."""
+
+    action: Float[np.ndarray, "C K A"]
+    state: Float[np.ndarray, "C K D"]
+    """after each action, mean over the elites"""
+    reward: Float[np.ndarray, "C K M"]
+    """of each action by each elite; the last one's for arriving at the target itself"""
+    distance: Float[np.ndarray, "C M"]
+    """from the target at the end, by each elite; infinite where a plan runs away"""
+
+    def error(self, quantile: float) -> Float[np.ndarray, "C"]:
+        """The distance that the given share of the elites stays within."""
+        order = np.sort(self.distance, axis=1)
+        place = quantile * (order.shape[1] - 1)
+        lower, upper = order[:, int(np.floor(place))], order[:, int(np.ceil(place))]
+        share = place - np.floor(place)
+        # not lower + share * (upper - lower), which is NaN where both are infinite
+        return np.where(
+            np.isfinite(upper), (1 - share) * lower + share * np.where(np.isfinite(upper), upper, 0), np.inf
+        )
+
+    def accepted(self, quantile: float, tolerance: float) -> Bool[np.ndarray, "C"]:
+        return self.error(quantile) < tolerance
+
+
+def plan(
+    dynamics: Predictor,
+    embed: Embed,
+    problems: Problems,
+    config: PlannerConfig,
+    *,
+    box: tuple[Float[np.ndarray, "A"], Float[np.ndarray, "A"]],
+    tolerance: float,
+    seed: int,
+) -> Plans:
+    """Plans every problem with its own number of actions, and lets all elites judge the result."""
+    count, longest, _ = problems.actions.shape
+    planned = np.array(problems.actions, dtype=np.float32)
+    members = dynamics.member_count
+    state = np.zeros((count, longest, problems.source.shape[1]), dtype=np.float32)
+    reward = np.zeros((count, longest, members), dtype=np.float32)
+    distance = np.full((count, members), np.inf, dtype=np.float32)
+    limits = (jnp.asarray(box[0], jnp.float32), jnp.asarray(box[1], jnp.float32))
+    for length in np.unique(problems.length).tolist():
+        rows = np.flatnonzero(problems.length == length)
+        key = jax.random.fold_in(jax.random.key(seed), length)
+        found = _plan_one_length(_Task(dynamics, embed, config, limits, tolerance, key), problems.some(rows, length))
+        planned[rows, :length], state[rows, :length] = found.action, found.state
+        reward[rows, :length], distance[rows] = found.reward, found.distance
+    return Plans(planned, state, reward, distance)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is the same for all problems of one length."""
+
+    dynamics: Predictor
+    embed: Embed
+    config: PlannerConfig
+    box: tuple[Float[Array, "A"], Float[Array, "A"]]
+    tolerance: float
+    key: Array
+
+    def descend(self, batch: Problems) -> tuple[Plans, Float[np.ndarray, "B"]]:
+        """Plans by Gauss-Newton, with the distances that its last step promised."""
+        source, target, start = batch.on_device()
+        config = self.config
+        found, promised = gauss_newton(
+            self.dynamics,
+            self.embed,
+            source,
+            target,
+            start,
+            self.box,
+            quantile=config.quantile,
+            iterations=config.iterations,
+        )
+        return _judged(self.dynamics, self.embed, source, target, found), np.asarray(promised)
+
+    def sample(self, batch: Problems) -> Plans:
+        source, target, start = batch.on_device()
+        found = cross_entropy(
+            self.dynamics,
+            self.embed,
+            source,
+            target,
+            start,
+            self.box,
+            self.config.cross_entropy,
+            quantile=self.config.quantile,
+            tolerance=self.tolerance,
+            key=self.key,
+        )
+        return _judged(self.dynamics, self.embed, source, target, found)
+
+    def try_all(self, batch: Problems) -> Plans:
+        source, target, start = batch.on_device()
+        count, length = start.shape[2], start.shape[1]
+        sequences = jnp.eye(count)[np.array(list(product(range(count), repeat=length)))]
+        found = exhaustive(self.dynamics, self.embed, source, target, sequences, self.config.quantile)
+        return _judged(self.dynamics, self.embed, source, target, found)
+
+
+def _plan_one_length(task: _Task, problems: Problems) -> Plans:
+    """Plans problems that all have the same number of actions."""
+    config, dynamics = task.config, task.dynamics
+    length = problems.actions.shape[1]
+    if dynamics.action_count is not None and dynamics.action_count**length <= MOST_SEQUENCES:
+        return _joined([task.try_all(batch) for batch in _batches(problems, config.sampling_batch)], len(problems))
+    if dynamics.action_count is not None or config.method == "cross-entropy":
+        return _joined([task.sample(batch) for batch in _batches(problems, config.sampling_batch)], len(problems))
+    parts, promises = zip(*(task.descend(batch) for batch in _batches(problems, config.batch)), strict=True)
+    plans, promised = _joined(list(parts), len(problems)), np.concatenate(promises)[: len(problems)]
+    stalled = ~plans.accepted(config.quantile, task.tolerance) & ~(promised >= task.tolerance)
+    rows = np.flatnonzero(stalled)
+    if not config.fallback or len(rows) == 0:
+        return plans
+    again = [task.sample(batch) for batch in _batches(problems.some(rows, length), config.sampling_batch)]
+    return _better_of(plans, rows, _joined(again, len(rows)), config.quantile)
+
+
+def _batches(problems: Problems, batch: int) -> Iterator[Problems]:
+    """Batches of one size, the last one filled up with repeats: another size would be compiled anew."""
+    count = len(problems)
+    size = min(batch, 1 << max(count - 1, 0).bit_length())
+    for first in range(0, count, size):
+        rows = np.arange(first, min(first + size, count))
+        yield problems.some(np.resize(rows, size), problems.actions.shape[1])
+
+
+def _joined(parts: list[Plans], count: int) -> Plans:
+    """The plans of all batches, without the repeats at the end."""
+    return Plans(*(np.concatenate([getattr(part, one.name) for part in parts])[:count] for one in fields(Plans)))
+
+
+def _better_of(plans: Plans, rows: Int[np.ndarray, "n"], again: Plans, quantile: float) -> Plans:
+    """The plans, with those in `rows` replaced where the second try came closer."""
+    closer = again.error(quantile) < plans.error(quantile)[rows]
+    merged = {one.name: getattr(plans, one.name).copy() for one in fields(Plans)}
+    for name, values in merged.items():
+        values[rows[closer]] = getattr(again, name)[closer]
+    return Plans(**merged)
+
+
+def _judged(
+    dynamics: Predictor,
+    embed: Embed,
+    source: Float[Array, "B D"],
+    target: Float[Array, "B D"],
+    actions: Float[Array, "B K A"],
+) -> Plans:
+    state, reward, distance = _judge(dynamics, embed, source, target, actions)
+    return Plans(np.asarray(actions), np.asarray(state), np.asarray(reward), np.asarray(distance))
+
+
+@eqx.filter_jit
+def _judge(
+    dynamics: Predictor,
+    embed: Embed,
+    source: Float[Array, "B D"],
+    target: Float[Array, "B D"],
+    actions: Float[Array, "B K A"],
+) -> tuple[Float[Array, "B K D"], Float[Array, "B K M"], Float[Array, "B M"]]:
+    """States, rewards and end distances of plans, as every elite sees them."""
+    visited, earned = unroll(dynamics, source, actions)
+    members, length = visited.shape[0], actions.shape[1]
+    start = jnp.broadcast_to(source, (members, *source.shape))
+    before_last = visited[:, :, -2] if length > 1 else start
+    last = jnp.broadcast_to(actions[:, -1], (members, *actions[:, -1].shape))
+    # a stitch ends in its target, so that is what its last step is paid for
+    arrival = dynamics.reward(before_last, last, jnp.broadcast_to(target, (members, *target.shape)))
+    earned = jnp.concatenate([earned[:, :, :-1], arrival[:, :, None]], axis=2)
+    distance = jnp.linalg.norm(embed(visited[:, :, -1]) - embed(target), axis=-1)
+    fine = jnp.isfinite(visited).all(axis=(2, 3)) & jnp.isfinite(earned).all(axis=2) & jnp.isfinite(distance)
+    return visited.mean(axis=0), jnp.moveaxis(earned, 0, 2), jnp.where(fine, distance, jnp.inf).T

@@ -1,0 +1,128 @@
+"""Gauss-Newton against the cross-entropy method: plans a second, acceptance and miss, on the same candidates.
+
+    python -m benchmarks.planner --log umaze.hdf5 --model umaze.safetensors
+    python -m benchmarks.planner --candidates 200        a quick look
+
+Without a log it collects D4RL's umaze, without a model it trains one first (and keeps it where --model says).
+Candidates are real: a state of the log, one of its nearest others, and the state that one went on to in as many steps,
+whose actions are the warm start. The tolerance is half an ordinary step. All planners see the same ensemble and
+candidates; kernels are compiled before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bats.cross_entropy import CrossEntropyConfig
+from bats.dataset import Dataset
+from bats.dynamics import Dynamics, DynamicsConfig
+from bats.metric import StepMetric
+from bats.model import fit_dynamics, load_model, save_model
+from bats.planner import PlannerConfig, Plans, Problems, plan
+
+LENGTHS = (1, 4, 8)
+TOLERANCE = 0.5
+QUANTILE = 0.8
+NEIGHBOURS = 10
+
+PLANNERS = {
+    "warm_start": PlannerConfig(iterations=0, fallback=False),
+    "gauss_newton": PlannerConfig(fallback=False),
+    "gauss_newton_with_fallback": PlannerConfig(),
+    "cem_leaving": PlannerConfig(method="cross-entropy", cross_entropy=CrossEntropyConfig(leave_at_success=True)),
+    "cem": PlannerConfig(method="cross-entropy"),
+}
+
+
+def candidates(log: Dataset, metric: StepMetric, length: int, count: int, *, seed: int) -> Problems:
+    """Pairs of states that a path of `length` logged edges and one neighbour edge joins."""
+    from scipy.spatial import cKDTree
+
+    rng = np.random.default_rng([seed, length])
+    ends = np.flatnonzero(log.episode_ends)
+    to_go = ends[np.searchsorted(ends, np.arange(len(log)))] - np.arange(len(log))
+    usable = np.flatnonzero(to_go >= length)
+    tree = cKDTree(metric.embed(log.observations[usable]))
+    source = rng.choice(len(log), count, replace=False)
+    near = np.asarray(tree.query(metric.embed(log.observations[source]), k=NEIGHBOURS + 1, workers=-1)[1])
+    neighbour = usable[
+        near[np.arange(count), rng.integers(1, NEIGHBOURS + 1, count)]
+    ]  # the nearest is the state itself
+    rows = neighbour[:, None] + np.arange(length)
+    return Problems(
+        log.observations[source],
+        log.next_observations[rows[:, -1]],
+        np.full(count, length),
+        log.actions[rows].astype(np.float32),
+    )
+
+
+def timed(dynamics: Dynamics, metric: StepMetric, problems: Problems, config: PlannerConfig) -> tuple[Plans, float]:
+    """The plans, and plans a second without compilation."""
+    box = (np.full(problems.actions.shape[2], -1.0), np.full(problems.actions.shape[2], 1.0))
+    few = problems.some(np.arange(min(len(problems), config.batch)), problems.actions.shape[1])
+    plan(dynamics, metric.embed, few, config, box=box, tolerance=TOLERANCE, seed=0)
+    begun = time.perf_counter()
+    plans = plan(dynamics, metric.embed, problems, config, box=box, tolerance=TOLERANCE, seed=0)
+    return plans, len(problems) / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", type=Path)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--candidates", type=int, default=2000)
+    parser.add_argument("--problems", type=Path, help="candidates saved before, for a machine without the log")
+    options = parser.parse_args()
+    problems, metric, dynamics = prepared(options)
+    figures = []
+    for length in LENGTHS:
+        found = {name: timed(dynamics, metric, problems[length], config) for name, config in PLANNERS.items()}
+        errors = {name: plans.error(QUANTILE) for name, (plans, _) in found.items()}
+        judged = [name for name in PLANNERS if name != "warm_start"]
+        everyone = np.all([errors[name] < TOLERANCE for name in judged], axis=0)
+        print(f"length {length}: {everyone.sum()} of {len(everyone)} accepted by all planners")
+        for name, (_, speed) in found.items():
+            accepted = float(np.mean(errors[name] < TOLERANCE))
+            miss = float(errors[name][everyone].mean())
+            print(f"  {name:28} {speed:12,.0f} plans/s   {accepted:6.1%} accepted   mean miss {miss:.4f}", flush=True)
+            figures += [
+                (f"{name}_k{length}_speed", speed, "plans/s"),
+                (f"{name}_k{length}_accepted", accepted, "share"),
+            ]
+            figures.append((f"{name}_k{length}_miss", miss, "steps"))
+        ratio = found["gauss_newton_with_fallback"][1] / found["cem"][1]
+        figures.append((f"gauss_newton_over_cem_k{length}", ratio, "times"))
+    for name, value, unit in figures:
+        print(f"figure {name} {value:.5g} {unit}")
+
+
+def prepared(options: argparse.Namespace) -> tuple[dict[int, Problems], StepMetric, Dynamics]:
+    """Candidates of every length, the metric and the model, made or read."""
+    if options.problems is not None:
+        held = np.load(options.problems)
+        problems = {
+            length: Problems(*(held[f"{name}_{length}"] for name in ("source", "target", "length", "actions")))
+            for length in LENGTHS
+        }
+        return problems, StepMetric(held["weight"]), load_model(options.model).dynamics
+    from bats.formats import load_dataset
+    from bats.tasks import collect
+
+    log = load_dataset(options.log) if options.log else collect("maze2d-umaze", seed=0)
+    metric = StepMetric.from_dataset(log)
+    problems = {length: candidates(log, metric, length, options.candidates, seed=0) for length in LENGTHS}
+    if options.model is not None and options.model.exists():
+        return problems, metric, load_model(options.model).dynamics
+    model = fit_dynamics(log, DynamicsConfig(), seed=0)
+    if options.model is not None:
+        save_model(model, options.model)
+    return problems, metric, model.dynamics
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The ensemble on systems whose dynamics, noise, rewards and ends are known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bats.model
+from bats.dataset import Dataset
+from bats.dynamics import DynamicsConfig, unroll
+from bats.dynamics_training import STRETCH, TrainingState, finished, split_rows, train, untrained
+from bats.errors import DataError
+from bats.model import Model, fit_dynamics, held_out_error, load_model, named_arrays, save_model
+
+SMALL = DynamicsConfig(
+    members=3, elites=2, hidden=(32, 32), reward_hidden=(32,), updates=600, evaluate_every=200, held_out_rows=1000
+)
+MATRIX = np.array([[0.95, 0.1], [-0.1, 0.95]])
+PUSH = np.array([[0.0, 0.3]])
+
+
+def linear_log(rows: int, *, noise: float, seed: int = 0) -> Dataset:
+    """s' = s M + a P + noise, paid 1 in the half plane s'_0 > 0.5, ended by nothing."""
+    rng = np.random.default_rng(seed)
+    states = rng.normal(size=(rows, 2))
+    actions = rng.uniform(-1, 1, (rows, 1))
+    after = states @ MATRIX + actions @ PUSH + noise * rng.normal(size=(rows, 2))
+    return Dataset.from_arrays(states, actions, (after[:, 0] > 0.5).astype(float), next_observations=after)
+
+
+@pytest.fixture(scope="module")
+def linear_model() -> Model:
+    return fit_dynamics(linear_log(8000, noise=0.05), replace(SMALL, updates=2000), seed=0)
+
+
+def test_the_noise_of_a_linear_gaussian_system_is_recovered(linear_model: Model) -> None:
+    rng = np.random.default_rng(1)
+    states = jnp.asarray(rng.normal(size=(2, 500, 2)), jnp.float32)
+    actions = jnp.asarray(rng.uniform(-1, 1, (2, 500, 1)), jnp.float32)
+    change, deviation = linear_model.dynamics.change(states, actions)
+    truth = states @ MATRIX + actions @ PUSH - states
+    assert np.asarray(deviation).mean() == pytest.approx(0.05, rel=0.1)
+    assert np.abs(np.asarray(change - truth)).mean() < 0.02
+
+
+def test_a_sparse_reward_is_learned_and_not_given_up(linear_model: Model) -> None:
+    error = held_out_error(linear_model.held_out)
+    assert error["reward_precision"] > 0.95
+    assert error["reward_recall"] > 0.95
+
+
+def test_the_held_out_error_is_that_of_the_noise(linear_model: Model) -> None:
+    # the mean absolute value of a normal deviation of 0.05 is 0.05 * sqrt(2 / pi) = 0.0399
+    assert held_out_error(linear_model.held_out)["mean_absolute"] == pytest.approx([0.0399] * 2, rel=0.15)
+
+
+def test_elites_are_the_members_with_the_lowest_validation_error() -> None:
+    log = linear_log(2000, noise=0.05)
+    config = replace(SMALL, members=7, elites=5, updates=200)
+    split = split_rows(log, config, seed=0)
+    template = untrained(log, split, config, seed=0)
+    state, record = list(train(log, config, seed=0))[-1]
+    chosen = finished(state, template, config)
+    order = np.argsort(record.validation_error)[:5]
+    assert np.array_equal(chosen.networks.change.weights[0], np.asarray(state.best.change.weights[0])[order])
+    # measured again by hand: the elites' own errors on the validation rows, best first
+    rows = split.validation
+    states = jnp.broadcast_to(jnp.asarray(log.observations[rows], jnp.float32), (5, len(rows), 2))
+    actions = jnp.broadcast_to(jnp.asarray(log.actions[rows], jnp.float32), (5, len(rows), 1))
+    change, _ = chosen.change(states, actions)
+    truth = log.next_observations[rows] - log.observations[rows]
+    error = np.abs((np.asarray(change) - truth) / np.asarray(template.changes.deviation)).mean(axis=(1, 2))
+    assert error == pytest.approx(np.sort(record.validation_error)[:5], rel=1e-3)
+
+
+def test_the_parts_of_a_split_share_no_row_and_come_in_stretches() -> None:
+    log = linear_log(5000, noise=0.1)
+    split = split_rows(log, DynamicsConfig(), seed=3)
+    together = np.concatenate([split.training, split.validation, split.held_out])
+    assert np.array_equal(np.sort(together), np.arange(5000))
+    assert len(split.validation) == pytest.approx(500, abs=STRETCH)  # a tenth of a small log
+    assert np.mean(np.diff(split.held_out) == 1) > 0.9
+    with pytest.raises(DataError, match="at least 75 rows"):
+        split_rows(linear_log(40, noise=0.1), DynamicsConfig(), seed=0)
+
+
+def test_rows_without_a_known_next_state_teach_nothing() -> None:
+    walk = np.cumsum(np.ones(400)) % 100
+    ends = walk == 99
+    log = Dataset.from_arrays(walk[:, None], np.zeros((400, 1)), np.arange(400.0), terminations=ends)
+    split = split_rows(log, DynamicsConfig(), seed=0)
+    unknown = set(np.flatnonzero(~log.next_known))
+    assert unknown
+    assert not unknown & set(np.concatenate([split.training, split.validation, split.held_out]).tolist())
+
+
+def test_the_same_seed_gives_the_same_bytes_and_a_loaded_model_predicts_the_same(tmp_path: Path) -> None:
+    log = linear_log(2000, noise=0.05)
+    for name in ("a", "b"):
+        save_model(fit_dynamics(log, SMALL, seed=4), tmp_path / f"{name}.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    save_model(fit_dynamics(log, SMALL, seed=5), tmp_path / "c.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() != (tmp_path / "c.safetensors").read_bytes()
+    model, loaded = fit_dynamics(log, SMALL, seed=4), load_model(tmp_path / "a.safetensors")
+    states, actions = jnp.ones((5, 2)), jnp.zeros((5, 3, 1))
+    for mine, theirs in zip(
+        unroll(model.dynamics, states, actions), unroll(loaded.dynamics, states, actions), strict=True
+    ):
+        assert np.array_equal(mine, theirs)
+    assert loaded.config == SMALL
+    assert np.array_equal(loaded.held_out.residual, model.held_out.residual)
+    assert '"held_out_error"' in (tmp_path / "a.json").read_text()
+
+
+def test_a_damaged_model_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(fit_dynamics(linear_log(500, noise=0.1), replace(SMALL, updates=1), seed=0), path)
+    whole = bytearray(path.read_bytes())
+    whole[-5] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match="match their checksum"):
+        load_model(path)
+
+
+def test_training_goes_on_from_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped after its first checkpoint and started again, it ends as if nothing had happened."""
+    log = linear_log(2000, noise=0.05)
+    undisturbed = fit_dynamics(log, SMALL, seed=1)
+    monkeypatch.setattr(bats.model, "CHECKPOINT_SECONDS", 0.0)
+    checkpoint = tmp_path / "training.safetensors"
+
+    def stop_half_way(stage: str, done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_dynamics(log, SMALL, seed=1, checkpoint=checkpoint, report=stop_half_way)
+    assert checkpoint.exists()
+    with pytest.raises(DataError, match="training with seed 2"):
+        fit_dynamics(log, SMALL, seed=2, checkpoint=checkpoint)
+    seen: list[int] = []
+    resumed = fit_dynamics(
+        log, SMALL, seed=1, checkpoint=checkpoint, report=lambda stage, done, total: seen.append(done)
+    )
+    assert seen == [400, 600]
+    assert not checkpoint.exists()
+    first, second = named_arrays(undisturbed.dynamics), named_arrays(resumed.dynamics)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_training_stops_when_nothing_improves() -> None:
+    """Nothing can be learned from pure noise, so the first looks are the best."""
+    rng = np.random.default_rng(0)
+    noise = Dataset.from_arrays(
+        rng.normal(size=(600, 2)),
+        rng.normal(size=(600, 1)),
+        rng.normal(size=600),
+        next_observations=rng.normal(size=(600, 2)),
+    )
+    config = replace(SMALL, updates=100_000, evaluate_every=100, patience=3, schedule="constant")
+    states: list[TrainingState] = [state for state, _ in train(noise, config, seed=0)]
+    assert int(states[-1].stale) == 3
+    assert int(states[-1].update) < 10_000
+
+
+def test_discrete_actions_enter_one_hot_and_ends_are_learned() -> None:
+    """A counter that action 1 raises and action 0 keeps; reaching 5 ends it."""
+    rng = np.random.default_rng(0)
+    here, action = rng.integers(0, 5, size=4000), rng.integers(0, 2, size=4000)
+    there = here + action
+    log = Dataset.from_arrays(
+        here[:, None], action, -np.ones(4000) * action, next_observations=there[:, None], terminations=there == 5
+    )
+    model = fit_dynamics(log, replace(SMALL, updates=1500), seed=0)
+    assert model.dynamics.action_count == 2
+    states = jnp.broadcast_to(jnp.array([[2.0], [2.0], [4.0]]), (2, 3, 1))
+    actions = jnp.broadcast_to(model.dynamics.encode_actions(np.array([0, 1, 1], dtype=np.int32)), (2, 3, 2))
+    change, _ = model.dynamics.change(states, actions)
+    assert np.asarray(change)[:, :, 0] == pytest.approx(np.tile([0.0, 1.0, 1.0], (2, 1)), abs=0.1)
+    ended = np.asarray(model.dynamics.termination(states, actions, states + change)).mean(axis=0)
+    assert ended[0] < 0.1
+    assert ended[2] > 0.9
+
+
+def test_importing_the_neural_modules_touches_no_device() -> None:
+    program = "import bats.planner, bats.model; from jax._src import xla_bridge; assert not xla_bridge._backends"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert jax.default_backend() in ("cpu", "gpu")
