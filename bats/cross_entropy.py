@@ -37,6 +37,8 @@ class CrossEntropyConfig:
     """share of the old mean and variance that is carried over"""
     deviation: float = 0.25
     """of the first draw, as a share of the action's range"""
+    batch: int = 8
+    """problems searched at once: each needs memory for all its samples"""
     leave_at_success: bool = False
     """stop at the first iteration whose best sample passes, as the authors' code does"""
 
@@ -44,49 +46,51 @@ class CrossEntropyConfig:
 class _Search(eqx.Module):
     """Where the search of B problems stands."""
 
-    mean: Float[Array, "B K A"]
+    mean: Float[Array | np.ndarray, "B K A"]
     """of the next draw; for discrete actions the probability of each"""
-    variance: Float[Array, "B K A"]
-    best: Float[Array, "B K A"]
-    best_miss: Float[Array, "B"]
+    variance: Float[Array | np.ndarray, "B K A"]
+    best: Float[Array | np.ndarray, "B K A"]
+    best_miss: Float[Array | np.ndarray, "B"]
 
 
 def cross_entropy(
     dynamics: Predictor,
     embed: Embed,
-    source: Float[Array, "B D"],
-    target: Float[Array, "B D"],
-    actions: Float[Array, "B K A"],
+    source: Float[np.ndarray, "C D"],
+    target: Float[np.ndarray, "C D"],
+    actions: Float[np.ndarray, "C K A"],
     box: tuple[Float[Array, "A"], Float[Array, "A"]],
     config: CrossEntropyConfig,
     *,
     quantile: float,
     tolerance: float,
     key: Array,
-) -> Float[Array, "B K A"]:
-    """The best action sequence found for each problem, starting around the given ones."""
-    low, high = box
-    first = jnp.broadcast_to((config.deviation * (high - low)) ** 2, actions.shape)
-    endless = jnp.full(len(source), jnp.inf)
-    search = _Search(jnp.clip(actions, low, high), first, jnp.clip(actions, low, high), endless)
-    waiting = np.arange(len(source))
-    found = np.array(actions)
-    for one in jax.random.split(key, config.iterations):
-        search = _iterate(dynamics, embed, source, target, search, box, config, quantile, one)
-        if not config.leave_at_success:
-            continue
-        passed = np.asarray(search.best_miss < tolerance)
-        found[waiting[passed]] = np.asarray(search.best)[passed]
-        going = np.flatnonzero(~passed)
-        if len(going) == 0:
-            return jnp.asarray(found)
-        # powers of two, so that few sizes have to be compiled
-        size = min(1 << (len(going) - 1).bit_length(), len(passed))
-        kept = np.resize(going, size)
-        waiting, source, target = waiting[kept], source[kept], target[kept]
-        search = jax.tree.map(lambda rows, kept=kept: rows[kept], search)
-    found[waiting] = np.asarray(search.best)
-    return jnp.asarray(found)
+) -> Float[np.ndarray, "C K A"]:
+    """The best action sequence found for each problem, starting around the given ones.
+
+    Iteration by iteration over all problems, a batch at a time; those that have passed may be left out of the next.
+    """
+    low, high = (np.asarray(edge) for edge in box)
+    start = np.clip(actions, low, high)
+    search = _Search(
+        mean=start.copy(),
+        variance=np.broadcast_to((config.deviation * (high - low)) ** 2, start.shape).astype(np.float32),
+        best=start.copy(),
+        best_miss=np.full(len(start), np.inf, dtype=np.float32),
+    )
+    waiting = np.arange(len(start))
+    for iteration, one in enumerate(jax.random.split(key, config.iterations)):
+        for number, first in enumerate(range(0, len(waiting), config.batch)):
+            rows = waiting[first : first + config.batch]
+            whole = np.resize(rows, config.batch)  # one size, so that it is compiled once
+            some = jax.tree.map(lambda held, whole=whole: jnp.asarray(held[whole], jnp.float32), search)
+            ends = jnp.asarray(source[whole], jnp.float32), jnp.asarray(target[whole], jnp.float32)
+            found = _iterate(dynamics, embed, *ends, some, box, config, quantile, jax.random.fold_in(one, number))
+            for held, new in zip(jax.tree.leaves(search), jax.tree.leaves(found), strict=True):
+                held[rows] = np.asarray(new)[: len(rows)]
+        if config.leave_at_success and iteration < config.iterations - 1:
+            waiting = waiting[search.best_miss[waiting] >= tolerance]
+    return np.asarray(search.best)
 
 
 @eqx.filter_jit

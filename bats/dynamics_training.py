@@ -122,9 +122,10 @@ def train(
     if state is None:
         state = new_state(template.networks, optimiser)
     validation = jnp.asarray(split.validation)
+    one_pass = max(len(split.training) // config.batch_size, 1)
     while int(state.update) < config.updates and int(state.stale) < config.patience:
         done = int(state.update)
-        count = min(config.evaluate_every, config.updates - done)
+        count = min(config.evaluate_every or one_pass, config.updates - done)
         # drawn anew from the seed and the place, so that nothing but the weights has to be saved
         draw = np.random.default_rng([seed, 2, done]).integers
         chosen = split.training[draw(0, len(split.training), (count, config.members, config.batch_size))]
@@ -156,7 +157,12 @@ def untrained(dataset: Dataset, split: Split, config: DynamicsConfig, *, seed: i
         key=jax.random.key(seed),
     )
     states = _scale(dataset.observations[rows])
-    return Dynamics(networks, states, _scale(actions), _scale(change), rewards, binary, dataset.action_count)
+    model = Dynamics(networks, states, _scale(actions), _scale(change), rewards, binary, dataset.action_count)
+    if networks.linear is None:
+        return model
+    fitted = _least_squares(model, dataset.observations[rows], actions, change)
+    everyone = jnp.broadcast_to(fitted, networks.linear.shape)
+    return eqx.tree_at(lambda whole: whole.networks.linear, model, everyone)
 
 
 def finished(state: TrainingState, template: Dynamics, config: DynamicsConfig) -> Dynamics:
@@ -176,6 +182,21 @@ def new_state(networks: Networks, optimiser: optax.GradientTransformation) -> Tr
         update=jnp.array(0),
         stale=jnp.array(0),
     )
+
+
+def _least_squares(
+    model: Dynamics, states: np.ndarray, actions: np.ndarray, change: np.ndarray
+) -> Float[Array, "inward D"]:
+    """The linear map that explains most of the standardised change, so that a linear world is known from the start."""
+    scaled = (
+        (model.states, states),
+        (model.actions, actions),
+        (model.changes, change),
+    )
+    parts = [np.asarray(scale.shrink(jnp.asarray(values, jnp.float32)), np.float64) for scale, values in scaled]
+    inputs, target = np.concatenate(parts[:2], axis=1), parts[2]
+    square = inputs.T @ inputs + LEAST_DEVIATION * len(inputs) * np.eye(inputs.shape[1])
+    return jnp.asarray(np.linalg.solve(square, inputs.T @ target), jnp.float32)
 
 
 def _scale(values: np.ndarray) -> Scale:
@@ -220,7 +241,7 @@ def _advance(
         carried: tuple[Networks, optax.OptState], batch: Int[Array, "M B"]
     ) -> tuple[tuple[Networks, optax.OptState], Float[Array, ""]]:
         networks, memory = carried
-        loss, slope = jax.value_and_grad(_loss)(networks, rows, batch, config.weight_decay, binary_reward)
+        loss, slope = jax.value_and_grad(_loss)(networks, rows, batch, config, binary_reward)
         step, memory = optimiser.update(slope, memory, networks)
         return (optax.apply_updates(networks, step), memory), loss / len(batch)
 
@@ -232,13 +253,14 @@ def _advance(
 
 
 def _loss(
-    networks: Networks, rows: _Rows, batch: Int[Array, "M B"], weight_decay: float, binary_reward: bool
+    networks: Networks, rows: _Rows, batch: Int[Array, "M B"], config: DynamicsConfig, binary_reward: bool
 ) -> Float[Array, ""]:
     """Sum of the members' losses; no weight belongs to two of them, so each gets its own gradient."""
     inputs = rows.inputs[batch]
     mean, log_variance = mean_and_log_variance(networks, inputs)
     squared = (mean - rows.change[batch]) ** 2
-    loss = (squared * jnp.exp(-log_variance) + log_variance).mean(axis=(1, 2)).sum()
+    weight = jax.lax.stop_gradient(jnp.exp(config.variance_weight * log_variance))
+    loss = (weight * (squared * jnp.exp(-log_variance) + log_variance)).mean(axis=(1, 2)).sum()
     loss += 0.01 * (networks.greatest_log_variance - networks.least_log_variance).mean(axis=(1, 2)).sum()
 
     transition = jnp.concatenate([inputs, rows.after[batch]], axis=-1)
@@ -250,8 +272,8 @@ def _loss(
     if networks.termination is not None:
         ended = networks.termination(transition)[..., 0]
         loss += optax.sigmoid_binary_cross_entropy(ended, rows.ends[batch]).mean(axis=1).sum()
-    if weight_decay:
-        loss += weight_decay * sum(jnp.sum(weight**2) for weight in _weights(networks))
+    if config.weight_decay:
+        loss += config.weight_decay * sum(jnp.sum(weight**2) for weight in _weights(networks))
     return loss
 
 

@@ -39,8 +39,6 @@ class PlannerConfig:
     """share of the elites that must come at least as close as a plan's error says"""
     batch: int = 1024
     """problems planned at once by Gauss-Newton"""
-    sampling_batch: int = 32
-    """problems planned at once by the cross-entropy method, which needs memory for every sample"""
     cross_entropy: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
 
 
@@ -146,21 +144,24 @@ class _Task:
         )
         return _judged(self.dynamics, self.embed, source, target, found), np.asarray(promised)
 
-    def sample(self, batch: Problems) -> Plans:
-        source, target, start = batch.on_device()
+    def sample(self, problems: Problems) -> Plans:
         found = cross_entropy(
             self.dynamics,
             self.embed,
-            source,
-            target,
-            start,
+            problems.source,
+            problems.target,
+            problems.actions,
             self.box,
             self.config.cross_entropy,
             quantile=self.config.quantile,
             tolerance=self.tolerance,
             key=self.key,
         )
-        return _judged(self.dynamics, self.embed, source, target, found)
+        planned = Problems(problems.source, problems.target, problems.length, found)
+        judged = [
+            _judged(self.dynamics, self.embed, *batch.on_device()) for batch in _batches(planned, self.config.batch)
+        ]
+        return _joined(judged, len(problems))
 
     def try_all(self, batch: Problems) -> Plans:
         source, target, start = batch.on_device()
@@ -175,17 +176,17 @@ def _plan_one_length(task: _Task, problems: Problems) -> Plans:
     config, dynamics = task.config, task.dynamics
     length = problems.actions.shape[1]
     if dynamics.action_count is not None and dynamics.action_count**length <= MOST_SEQUENCES:
-        return _joined([task.try_all(batch) for batch in _batches(problems, config.sampling_batch)], len(problems))
+        few = config.cross_entropy.batch
+        return _joined([task.try_all(batch) for batch in _batches(problems, few)], len(problems))
     if dynamics.action_count is not None or config.method == "cross-entropy":
-        return _joined([task.sample(batch) for batch in _batches(problems, config.sampling_batch)], len(problems))
+        return task.sample(problems)
     parts, promises = zip(*(task.descend(batch) for batch in _batches(problems, config.batch)), strict=True)
     plans, promised = _joined(list(parts), len(problems)), np.concatenate(promises)[: len(problems)]
-    stalled = ~plans.accepted(config.quantile, task.tolerance) & ~(promised >= task.tolerance)
+    stalled = ~plans.accepted(config.quantile, task.tolerance) & ~(promised >= task.tolerance / 2)
     rows = np.flatnonzero(stalled)
     if not config.fallback or len(rows) == 0:
         return plans
-    again = [task.sample(batch) for batch in _batches(problems.some(rows, length), config.sampling_batch)]
-    return _better_of(plans, rows, _joined(again, len(rows)), config.quantile)
+    return _better_of(plans, rows, task.sample(problems.some(rows, length)), config.quantile)
 
 
 def _batches(problems: Problems, batch: int) -> Iterator[Problems]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +30,18 @@ TOLERANCE = 0.5
 QUANTILE = 0.8
 NEIGHBOURS = 10
 
-PLANNERS = {
-    "warm_start": PlannerConfig(iterations=0, fallback=False),
-    "gauss_newton": PlannerConfig(fallback=False),
-    "gauss_newton_with_fallback": PlannerConfig(),
-    "cem_leaving": PlannerConfig(method="cross-entropy", cross_entropy=CrossEntropyConfig(leave_at_success=True)),
-    "cem": PlannerConfig(method="cross-entropy"),
-}
+
+def planners(batch: int, sampled_batch: int) -> dict[str, PlannerConfig]:
+    """What is compared; batches as suit the device."""
+    sampling = CrossEntropyConfig(batch=sampled_batch)
+    plain = PlannerConfig(batch=batch, cross_entropy=sampling)
+    return {
+        "warm_start": replace(plain, iterations=0, fallback=False),
+        "gauss_newton": replace(plain, fallback=False),
+        "gauss_newton_with_fallback": plain,
+        "cem_leaving": replace(plain, method="cross-entropy", cross_entropy=replace(sampling, leave_at_success=True)),
+        "cem": replace(plain, method="cross-entropy"),
+    }
 
 
 def candidates(log: Dataset, metric: StepMetric, length: int, count: int, *, seed: int) -> Problems:
@@ -64,7 +70,8 @@ def candidates(log: Dataset, metric: StepMetric, length: int, count: int, *, see
 def timed(dynamics: Dynamics, metric: StepMetric, problems: Problems, config: PlannerConfig) -> tuple[Plans, float]:
     """The plans, and plans a second without compilation."""
     box = (np.full(problems.actions.shape[2], -1.0), np.full(problems.actions.shape[2], 1.0))
-    few = problems.some(np.arange(min(len(problems), config.batch)), problems.actions.shape[1])
+    sampled = config.method == "cross-entropy"  # one size of batch whatever there is to plan, so a few will compile it
+    few = problems.some(np.arange(config.cross_entropy.batch), problems.actions.shape[1]) if sampled else problems
     plan(dynamics, metric.embed, few, config, box=box, tolerance=TOLERANCE, seed=0)
     begun = time.perf_counter()
     plans = plan(dynamics, metric.embed, problems, config, box=box, tolerance=TOLERANCE, seed=0)
@@ -76,14 +83,17 @@ def main() -> None:
     parser.add_argument("--log", type=Path)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--candidates", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=1024, help="problems at once, Gauss-Newton")
+    parser.add_argument("--sampled-batch", type=int, default=8, help="problems at once, cross-entropy method")
     parser.add_argument("--problems", type=Path, help="candidates saved before, for a machine without the log")
     options = parser.parse_args()
     problems, metric, dynamics = prepared(options)
     figures = []
     for length in LENGTHS:
-        found = {name: timed(dynamics, metric, problems[length], config) for name, config in PLANNERS.items()}
+        configs = planners(options.batch, options.sampled_batch)
+        found = {name: timed(dynamics, metric, problems[length], config) for name, config in configs.items()}
         errors = {name: plans.error(QUANTILE) for name, (plans, _) in found.items()}
-        judged = [name for name in PLANNERS if name != "warm_start"]
+        judged = [name for name in configs if name != "warm_start"]
         everyone = np.all([errors[name] < TOLERANCE for name in judged], axis=0)
         print(f"length {length}: {everyone.sum()} of {len(everyone)} accepted by all planners")
         for name, (_, speed) in found.items():

@@ -63,7 +63,7 @@ def problems(source: list[float], target: np.ndarray, length: int, *, width: int
 
 PLANNERS = {
     "gauss-newton": (PlannerConfig(fallback=False), 1e-4),
-    "cross-entropy": (PlannerConfig(method="cross-entropy", cross_entropy=CrossEntropyConfig(iterations=12)), 2e-2),
+    "cross-entropy": (PlannerConfig(method="cross-entropy", cross_entropy=CrossEntropyConfig(iterations=12)), 4e-2),
 }
 
 
