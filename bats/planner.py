@@ -8,7 +8,7 @@ their distances from the target decides whether it is accepted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Literal
 
@@ -33,6 +33,8 @@ class PlannerConfig:
     method: Literal["gauss-newton", "cross-entropy"] = "gauss-newton"
     iterations: int = 3
     """Gauss-Newton steps"""
+    more_iterations: int = 12
+    """further steps where the first ones stall"""
     fallback: bool = True
     """try the cross-entropy method where Gauss-Newton stalls"""
     quantile: float = 0.8
@@ -128,10 +130,16 @@ class _Task:
     tolerance: float
     key: Array
 
-    def descend(self, batch: Problems) -> tuple[Plans, Float[np.ndarray, "B"]]:
-        """Plans by Gauss-Newton, with the distances that its last step promised."""
+    def descend(self, problems: Problems, iterations: int) -> tuple[Plans, Bool[np.ndarray, "C"]]:
+        """Plans by Gauss-Newton, and which of them stalled: not accepted, though the last step promised it well."""
+        batches = _batches(problems, self.config.batch)
+        parts, promises = zip(*(self._descend(batch, iterations) for batch in batches), strict=True)
+        plans, promised = _joined(list(parts), len(problems)), np.concatenate(promises)[: len(problems)]
+        accepted = plans.accepted(self.config.quantile, self.tolerance)
+        return plans, ~accepted & ~(promised >= self.tolerance / 2)
+
+    def _descend(self, batch: Problems, iterations: int) -> tuple[Plans, Float[np.ndarray, "B"]]:
         source, target, start = batch.on_device()
-        config = self.config
         found, promised = gauss_newton(
             self.dynamics,
             self.embed,
@@ -139,8 +147,8 @@ class _Task:
             target,
             start,
             self.box,
-            quantile=config.quantile,
-            iterations=config.iterations,
+            quantile=self.config.quantile,
+            iterations=iterations,
         )
         return _judged(self.dynamics, self.embed, source, target, found), np.asarray(promised)
 
@@ -180,10 +188,14 @@ def _plan_one_length(task: _Task, problems: Problems) -> Plans:
         return _joined([task.try_all(batch) for batch in _batches(problems, few)], len(problems))
     if dynamics.action_count is not None or config.method == "cross-entropy":
         return task.sample(problems)
-    parts, promises = zip(*(task.descend(batch) for batch in _batches(problems, config.batch)), strict=True)
-    plans, promised = _joined(list(parts), len(problems)), np.concatenate(promises)[: len(problems)]
-    stalled = ~plans.accepted(config.quantile, task.tolerance) & ~(promised >= task.tolerance / 2)
+    plans, stalled = task.descend(problems, config.iterations)
     rows = np.flatnonzero(stalled)
+    if len(rows) and config.more_iterations:
+        again, stalled = task.descend(
+            replace(problems, actions=plans.action).some(rows, length), config.more_iterations
+        )
+        plans = _better_of(plans, rows, again, config.quantile)
+        rows = rows[stalled]
     if not config.fallback or len(rows) == 0:
         return plans
     return _better_of(plans, rows, task.sample(problems.some(rows, length)), config.quantile)

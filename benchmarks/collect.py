@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import gymnasium
 import numpy as np
+from jaxtyping import Float
 
 from bats.tasks.maze2d import MAZES, Maze, WaypointController, collect_maze, find_maze, label_starts, stratified_starts
 from bats.tasks.mountain_car import ENVIRONMENT as MOUNTAIN_CAR
@@ -53,16 +56,28 @@ def measure_log(maze: Maze, rows: int) -> None:
     figure(f"starts_short_cells_{maze.name}", len(report.short), f"of_{len(report.cells)}_cells")
 
 
-def measure_random_policy(maze: Maze, per_cell: int) -> None:
-    """0 by D4RL's own measurement, whose 100 episodes leave it uncertain by 1.6 (large) to 4 points (umaze)."""
+def random_scores(maze: Maze, resets: Iterable[dict[str, Any]]) -> Float[np.ndarray, "episodes"]:
+    """Normalised scores of a random policy, an episode for each way to call `reset`."""
     environment = gymnasium.make(maze.environment, disable_env_checker=True)
     rng = np.random.default_rng(1)
     scores = []
-    for start in stratified_starts(maze, per_cell, seed=0):
-        environment.reset(options={"state": start})
+    for reset in resets:
+        environment.reset(seed=reset.get("seed"), options=reset.get("options"))
         pushes = rng.uniform(-1, 1, (maze.episode_steps, 2))
         scores.append(float(maze.normalised_score(sum(float(environment.step(push)[1]) for push in pushes))))
-    by_cell = np.array(scores).reshape(len(maze.cells), per_cell)
+    return np.array(scores)
+
+
+def measure_random_policy(maze: Maze, per_cell: int, plain: int) -> None:
+    """0 by D4RL's own measurement, whose 100 episodes leave it uncertain by 1.6 (large) to 4 points (umaze).
+
+    Once with as many plainly drawn episodes as are often played, and once with every start cell equally often.
+    """
+    drawn = random_scores(maze, ({"seed": seed} for seed in range(plain)))
+    figure(f"random_policy_{maze.name}_{plain}_plain", float(drawn.mean()), "score")
+    figure(f"random_policy_{maze.name}_{plain}_plain_standard_error", float(drawn.std() / plain**0.5), "score")
+    starts = stratified_starts(maze, per_cell, seed=0)
+    by_cell = random_scores(maze, ({"options": {"state": start}} for start in starts)).reshape(-1, per_cell)
     figure(f"random_policy_{maze.name}", float(by_cell.mean()), "score")
     if per_cell > 1:
         spread = np.sqrt(by_cell.var(axis=1, ddof=1).mean() / by_cell.size)
@@ -100,7 +115,7 @@ def main() -> None:
     for maze in MAZES:
         measure_log(maze, maze.log_rows // share)
     for name, per_cell in RANDOM_EPISODES.items():
-        measure_random_policy(find_maze(name), max(per_cell // share, 1))
+        measure_random_policy(find_maze(name), max(per_cell // share, 1), 400 // share)
         measure_waypoint_controller(find_maze(name), max(20 // share, 1))
     measure_mountain_car(100)
 

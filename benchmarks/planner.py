@@ -36,7 +36,7 @@ def planners(batch: int, sampled_batch: int) -> dict[str, PlannerConfig]:
     sampling = CrossEntropyConfig(batch=sampled_batch)
     plain = PlannerConfig(batch=batch, cross_entropy=sampling)
     return {
-        "warm_start": replace(plain, iterations=0, fallback=False),
+        "warm_start": replace(plain, iterations=0, more_iterations=0, fallback=False),
         "gauss_newton": replace(plain, fallback=False),
         "gauss_newton_with_fallback": plain,
         "cem_leaving": replace(plain, method="cross-entropy", cross_entropy=replace(sampling, leave_at_success=True)),
