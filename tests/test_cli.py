@@ -183,3 +183,20 @@ def test_an_interrupted_command_ends_with_130(grid: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("bats.cli.load_dataset", interrupt)
     assert main(["validate", str(grid)]) == 130
     assert os.listdir(grid.parent) == ["grid-1.hdf5"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("bad", ["cut.hdf5", "nan.npz", "columns.csv", "absent.parquet"])
+def test_a_bad_log_leaves_nothing_behind_whatever_was_asked(
+    bad: str, grid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = grid.parent
+    (folder / "cut.hdf5").write_bytes(grid.read_bytes()[:5000])
+    states = np.zeros((20, 2))
+    states[17, 1] = np.nan
+    np.savez(folder / "nan.npz", observations=states, actions=np.zeros((20, 1)), rewards=np.zeros(20))
+    (folder / "columns.csv").write_text("x,y\n1,2\n3,4\n")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for command in (["validate", bad], ["solve", bad, "--save", "mdp"], ["data", "convert", bad, "out.hdf5"]):
+        assert main(command) == 2
+        assert bad in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
