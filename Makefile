@@ -24,7 +24,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 benchmark: $(READY)
-	for script in solve read collect; do $(BIN)/python -m benchmarks.$$script || exit 1; done
+	for script in solve read collect dynamics planner; do $(BIN)/python -m benchmarks.$$script || exit 1; done
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -212,20 +212,32 @@ class Dynamics(eqx.Module):
         return jnp.concatenate(parts, axis=-1)
 
 
-def unroll(
-    dynamics: Predictor, states: Float[Array, "B D"], actions: Float[Array, "B K A"]
-) -> tuple[Float[Array, "M B K D"], Float[Array, "M B K"]]:
-    """States and rewards along action sequences, each member going its own way by its mean."""
+def states_along(
+    dynamics: Predictor, source: Float[Array, "B D"], actions: Float[Array, "B K A"]
+) -> Float[Array, "M B K D"]:
+    """The states that action sequences lead through, each member going its own way by its mean."""
     members = dynamics.member_count
 
-    def step(here: Float[Array, "M B D"], action: Float[Array, "B A"]) -> tuple[Array, tuple[Array, Array]]:
-        everyone = jnp.broadcast_to(action, (members, *action.shape))
-        there = here + dynamics.change(here, everyone)[0]
-        return there, (there, dynamics.reward(here, everyone, there))
+    def step(here: Float[Array, "M B D"], action: Float[Array, "B A"]) -> tuple[Array, Array]:
+        there = here + dynamics.change(here, jnp.broadcast_to(action, (members, *action.shape)))[0]
+        return there, there
 
-    start = jnp.broadcast_to(states, (members, *states.shape))
-    _, (visited, earned) = jax.lax.scan(step, start, jnp.moveaxis(actions, 1, 0))
-    return jnp.moveaxis(visited, 0, 2), jnp.moveaxis(earned, 0, 2)
+    start = jnp.broadcast_to(source, (members, *source.shape))
+    _, visited = jax.lax.scan(step, start, jnp.moveaxis(actions, 1, 0))
+    return jnp.moveaxis(visited, 0, 2)
+
+
+def unroll(
+    dynamics: Predictor, source: Float[Array, "B D"], actions: Float[Array, "B K A"]
+) -> tuple[Float[Array, "M B K D"], Float[Array, "M B K"]]:
+    """The same states, and what each member expects to earn on the way."""
+    visited = states_along(dynamics, source, actions)
+    members, count, length, width = visited.shape
+    start = jnp.broadcast_to(source[:, None], (members, count, 1, width))
+    before = jnp.concatenate([start, visited[:, :, :-1]], axis=2)
+    acted = jnp.broadcast_to(actions, (members, *actions.shape))
+    rows = (part.reshape(members, count * length, -1) for part in (before, acted, visited))
+    return visited, dynamics.reward(*rows).reshape(members, count, length)
 
 
 def one_hot(actions: Actions, action_count: int | None) -> Float[np.ndarray, "N A"]:

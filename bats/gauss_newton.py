@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bats.dynamics import Predictor
+from bats.dynamics import Predictor, states_along
 
 HOLD_ALL = 2
 """turns of the inner solver that hold every entry at once that would leave its box"""
@@ -82,21 +82,6 @@ def gauss_newton(
     first = (start, states, miss, distance, jnp.full(len(source), LEAST_DAMPING), jnp.full(len(source), jnp.inf))
     planned, _, _, _, _, promised = jax.lax.fori_loop(0, iterations, improve, first)
     return planned, promised
-
-
-def states_along(
-    dynamics: Predictor, source: Float[Array, "B D"], actions: Float[Array, "B K A"]
-) -> Float[Array, "M B K D"]:
-    """The states that each member visits."""
-    members = dynamics.member_count
-
-    def step(here: Float[Array, "M B D"], action: Float[Array, "B A"]) -> tuple[Array, Array]:
-        there = here + dynamics.change(here, jnp.broadcast_to(action, (members, *action.shape)))[0]
-        return there, there
-
-    start = jnp.broadcast_to(source, (members, *source.shape))
-    _, visited = jax.lax.scan(step, start, jnp.moveaxis(actions, 1, 0))
-    return jnp.moveaxis(visited, 0, 2)
 
 
 def step_jacobians(

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from scipy.optimize import lsq_linear
 
 from bats.cross_entropy import CrossEntropyConfig
-from bats.dynamics import Dynamics, DynamicsConfig, blank_scale, new_networks
-from bats.gauss_newton import boxed_step, states_along, step_jacobians
+from bats.dynamics import Dynamics, DynamicsConfig, blank_scale, new_networks, states_along
+from bats.gauss_newton import boxed_step, step_jacobians
 from bats.planner import PlannerConfig, Plans, Problems, plan
 
 BOX = (np.array([-1.0]), np.array([1.0]))
@@ -241,3 +241,21 @@ def test_leaving_at_the_first_success_still_succeeds_and_seeds_repeat() -> None:
     patient = PlannerConfig(method="cross-entropy")
     longer = plan(cart(), same, task, patient, box=BOX, tolerance=0.03, seed=5)
     assert longer.error(0.8).mean() < first.error(0.8).mean()
+
+
+@pytest.mark.parametrize(("promised", "sampled"), [(0.0, True), (np.nan, True), (9.0, False)])
+def test_what_stalled_is_sampled_and_what_the_box_does_not_reach_is_not(
+    promised: float, sampled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gauss-Newton is made to stay where it started, promising to arrive, nothing at all, or not to."""
+
+    def stays(*arguments: Array, **_: object) -> tuple[Array, Array]:
+        return arguments[4], jnp.full(len(arguments[2]), promised)
+
+    monkeypatch.setattr("bats.planner.gauss_newton", stays)
+    target = np.array([[0.004, 0.06], [-0.006, 0.1]])
+    task = problems([0.0, 0.0], target, 2)
+    found = plan(cart(), same, task, PlannerConfig(), box=BOX, tolerance=0.05, seed=0)
+    assert np.all(found.accepted(0.8, 0.05) == sampled)
+    if not sampled:
+        assert np.array_equal(found.action, task.actions)
