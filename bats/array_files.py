@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from bats.errors import DataError
 from bats.files import atomic_path
@@ -31,7 +31,8 @@ def write_arrays(
     described = {"format": kind, "version": VERSION, **facts}
     described["checksum"] = _checksum(held, described)
     with atomic_path(path, overwrite=overwrite) as temporary:
-        save_file(held, temporary, metadata={"bats": json.dumps(described)})
+        # not safetensors' own writing: it has temporary files and access rights of its own, and errors for a full disk
+        temporary.write_bytes(save(held, metadata={"bats": json.dumps(described)}))
 
 
 def read_arrays(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

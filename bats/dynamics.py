@@ -5,11 +5,17 @@ state. A network of its own predicts the reward of (state, action, next state), 
 another one those:
 
     change          Gaussian, negative log-likelihood                       [the paper's]
-    reward          cross-entropy if the log pays two amounts only, else squared error
+    reward          by what the log pays
+      two amounts           cross-entropy: which of them
+      anything              squared error
+      anything, and rarely  squared error of the ordinary amount on ordinary rows; a further network, the jump, has
+      far more or less      cross-entropy for whether a row is exceptional and squared error of the amount where it is;
+                            expected is the mixture of both amounts
     termination     cross-entropy
 
 The reward is kept apart because a joint likelihood gives up on rare rewards: the variance of a reward that is almost
-always 0 is small, and predicting 0 everywhere is nearly as likely as predicting it right.
+always 0 is small, and predicting 0 everywhere is nearly as likely as predicting it right. Exceptional amounts are kept
+apart for the same reason: five rows that pay 100 are nothing but noise in the squared error of a small dense cost.
 
 All members are one program: weights carry a leading member axis M, and each member draws its own batches.
 """
@@ -18,7 +24,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -26,8 +32,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from bats.errors import SettingError
 from bats.types import Actions
 
 # JAX would take three quarters of a GPU's memory at first use; nothing is taken at import. Whoever set this keeps it.
@@ -47,11 +54,13 @@ class DynamicsConfig:
     linear_part: bool = True
     """add a linear map of the inputs to the predicted mean, so that the layers only learn what is not linear"""
     reward_hidden: tuple[int, ...] = (64, 64)
-    """units of the hidden layers of the reward's and the termination's own networks"""
+    """units of the hidden layers of the networks of reward, jump and termination"""
     batch_size: int = 256
     """rows a member sees in one update"""
     updates: int = 11_000
-    """most updates"""
+    """most updates for a short log"""
+    passes: float = 2.8
+    """a longer log gets as many updates as this many passes over its rows take"""
     learning_rate: float = 2e-3
     """at its highest, after a short warm-up"""
     schedule: Literal["cosine", "constant"] = "cosine"
@@ -75,9 +84,13 @@ class DynamicsConfig:
     def __post_init__(self) -> None:
         for name in ("members", "elites", "batch_size", "updates", "evaluate_every", "patience", "validation_rows"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+                raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
         if self.elites > self.members:
-            raise ValueError(f"`elites` must not exceed the {self.members} `members`; got {self.elites}.")
+            raise SettingError(f"`elites` must not exceed the {self.members} `members`; got {self.elites}.")
+
+    def for_rows(self, rows: int) -> DynamicsConfig:
+        """The settings for a log of so many rows."""
+        return replace(self, updates=max(self.updates, round(self.passes * rows / self.batch_size)))
 
 
 PAPER = DynamicsConfig(
@@ -85,6 +98,7 @@ PAPER = DynamicsConfig(
     learning_rate=1e-3,
     variance_weight=0.0,
     updates=10_000_000,
+    passes=0.0,
     schedule="constant",
     weight_decay=5e-5,
     evaluate_every=None,
@@ -117,6 +131,8 @@ class Networks(eqx.Module):
     least_log_variance: Float[Array, "M 1 D"]
     reward: Perceptron
     termination: Perceptron | None
+    jump: Perceptron | None
+    """log-odds that a reward is exceptional, and the amount if it is"""
 
 
 class Scale(eqx.Module):
@@ -172,6 +188,8 @@ class Dynamics(eqx.Module):
     """the log pays `rewards.mean` or `rewards.mean + rewards.deviation`, nothing else"""
     action_count: int | None = eqx.field(static=True)
     """number of discrete actions, which enter one-hot"""
+    jumps: Scale | None = None
+    """of the exceptional rewards, where the log has any"""
 
     @property
     def member_count(self) -> int:
@@ -189,9 +207,14 @@ class Dynamics(eqx.Module):
         self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
     ) -> Float[Array, "M B"]:
         """Expected reward of each transition, by each member."""
-        raw = self.networks.reward(self._transition(states, actions, after))
-        amount = jax.nn.sigmoid(raw) if self.binary_reward else raw
-        return self.rewards.restore(amount)[..., 0]
+        transition = self._transition(states, actions, after)
+        raw = self.networks.reward(transition)
+        ordinary = self.rewards.restore(jax.nn.sigmoid(raw) if self.binary_reward else raw)[..., 0]
+        if self.networks.jump is None or self.jumps is None:
+            return ordinary
+        log_odds, amount = jnp.split(self.networks.jump(transition), 2, axis=-1)
+        exceptional = self.jumps.restore(amount)[..., 0]
+        return ordinary + jax.nn.sigmoid(log_odds[..., 0]) * (exceptional - ordinary)
 
     def termination(
         self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
@@ -213,31 +236,45 @@ class Dynamics(eqx.Module):
 
 
 def states_along(
-    dynamics: Predictor, source: Float[Array, "B D"], actions: Float[Array, "B K A"]
+    dynamics: Predictor,
+    source: Float[Array, "B D"],
+    actions: Float[Array, "B K A"],
+    length: Int[Array, "B"] | None = None,
 ) -> Float[Array, "M B K D"]:
-    """The states that action sequences lead through, each member going its own way by its mean."""
-    members = dynamics.member_count
+    """The states that action sequences lead through, each member going its own way by its mean.
 
-    def step(here: Float[Array, "M B D"], action: Float[Array, "B A"]) -> tuple[Array, Array]:
-        there = here + dynamics.change(here, jnp.broadcast_to(action, (members, *action.shape)))[0]
+    Where a sequence is only `length` actions long, the states stay where it ends: sequences of different lengths are
+    then one batch of one compiled program.
+    """
+    members = dynamics.member_count
+    steps = jnp.arange(actions.shape[1])
+    acting = jnp.ones((len(steps), len(source)), dtype=bool) if length is None else steps[:, None] < length
+
+    def step(here: Float[Array, "M B D"], now: tuple[Array, Array]) -> tuple[Array, Array]:
+        action, goes_on = now
+        change = dynamics.change(here, jnp.broadcast_to(action, (members, *action.shape)))[0]
+        there = jnp.where(goes_on[:, None], here + change, here)
         return there, there
 
     start = jnp.broadcast_to(source, (members, *source.shape))
-    _, visited = jax.lax.scan(step, start, jnp.moveaxis(actions, 1, 0))
+    _, visited = jax.lax.scan(step, start, (jnp.moveaxis(actions, 1, 0), acting))
     return jnp.moveaxis(visited, 0, 2)
 
 
 def unroll(
-    dynamics: Predictor, source: Float[Array, "B D"], actions: Float[Array, "B K A"]
+    dynamics: Predictor,
+    source: Float[Array, "B D"],
+    actions: Float[Array, "B K A"],
+    length: Int[Array, "B"] | None = None,
 ) -> tuple[Float[Array, "M B K D"], Float[Array, "M B K"]]:
-    """The same states, and what each member expects to earn on the way."""
-    visited = states_along(dynamics, source, actions)
-    members, count, length, width = visited.shape
+    """The same states, and what each member expects to earn on the way; beyond a length rewards mean nothing."""
+    visited = states_along(dynamics, source, actions, length)
+    members, count, longest, width = visited.shape
     start = jnp.broadcast_to(source[:, None], (members, count, 1, width))
     before = jnp.concatenate([start, visited[:, :, :-1]], axis=2)
     acted = jnp.broadcast_to(actions, (members, *actions.shape))
-    rows = (part.reshape(members, count * length, -1) for part in (before, acted, visited))
-    return visited, dynamics.reward(*rows).reshape(members, count, length)
+    rows = (part.reshape(members, count * longest, -1) for part in (before, acted, visited))
+    return visited, dynamics.reward(*rows).reshape(members, count, longest)
 
 
 def one_hot(actions: Actions, action_count: int | None) -> Float[np.ndarray, "N A"]:
@@ -247,9 +284,12 @@ def one_hot(actions: Actions, action_count: int | None) -> Float[np.ndarray, "N 
     return np.eye(action_count, dtype=np.float32)[actions]
 
 
-def new_networks(config: DynamicsConfig, *, state_width: int, action_width: int, ends: bool, key: Array) -> Networks:
-    """Untrained networks, each member with weights of its own."""
+def new_networks(
+    config: DynamicsConfig, *, state_width: int, action_width: int, ends: bool, key: Array, jumps: bool = False
+) -> Networks:
+    """Untrained networks, each member with weights of its own; those of termination and jump only where asked for."""
     change, reward, termination = jax.random.split(key, 3)
+    jump = jax.random.fold_in(key, 3)
     both, transition = state_width + action_width, 2 * state_width + action_width
     member = config.members
     return Networks(
@@ -259,6 +299,7 @@ def new_networks(config: DynamicsConfig, *, state_width: int, action_width: int,
         least_log_variance=jnp.full((member, 1, state_width), -10.0),
         reward=_perceptron(member, (transition, *config.reward_hidden, 1), reward),
         termination=_perceptron(member, (transition, *config.reward_hidden, 1), termination) if ends else None,
+        jump=_perceptron(member, (transition, *config.reward_hidden, 2), jump) if jumps else None,
     )
 
 

@@ -6,6 +6,8 @@ but at the ends of its stretch, and predictions over several steps can be tested
     training rows        fit the weights
     validation rows      stop, keep each member's best weights, choose the elites
     held-out rows        choose nothing: they tell the error, and their residuals calibrate stitches later
+
+Classifiers draw their batches differently; `labels` says how and why.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from bats.dynamics import (
     one_hot,
 )
 from bats.errors import DataError
+from bats.labels import Label, edge_rows, paid_apart, two_amounts, weights_back, with_edges
 
 STRETCH = 25
 """consecutive rows that go to the same part of a split"""
@@ -42,6 +45,8 @@ LEAST_DEVIATION = 1e-6
 """a number that varies less than this is constant, and is not blown up to unit variance"""
 WARM_UP = 0.05
 """share of the updates in which the learning rate rises"""
+CLASSIFIER_RATE = 5.0
+"""times the learning rate of the networks that regress"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +90,12 @@ class _Rows(eqx.Module):
     after: Float[Array, "N D"]
     change: Float[Array, "N D"]
     reward: Float[Array, "N"]
-    """standardised, or 0 and 1 where the log pays two amounts"""
-    ends: Float[Array, "N"]
+    """standardised, exceptional ones by their own scale"""
+    paid: Label | None
+    """the larger of two amounts, or an exceptional one; None where all are ordinary"""
+    ends: Label | None
+    edge_weight: Float[Array, "N"]
+    """what a row counts in a classifier's batch, being drawn more or less often than by right"""
 
 
 def split_rows(dataset: Dataset, config: DynamicsConfig, *, seed: int) -> Split:
@@ -117,7 +126,8 @@ def train(
     """
     split = split_rows(dataset, config, seed=seed)
     template = untrained(dataset, split, config, seed=seed)
-    rows = _prepare(dataset, template)
+    edges = edge_rows(dataset, split.training)
+    rows = _prepare(dataset, template, split, edges)
     optimiser = optimiser_of(config)
     if state is None:
         state = new_state(template.networks, optimiser)
@@ -127,9 +137,11 @@ def train(
         done = int(state.update)
         count = min(config.evaluate_every or one_pass, config.updates - done)
         # drawn anew from the seed and the place, so that nothing but the weights has to be saved
-        draw = np.random.default_rng([seed, 2, done]).integers
-        chosen = split.training[draw(0, len(split.training), (count, config.members, config.batch_size))]
-        state, loss = _advance(state, rows, jnp.asarray(chosen, dtype=jnp.int32), config, template.binary_reward)
+        rng, shape = np.random.default_rng([seed, 2, done]), (count, config.members, config.batch_size)
+        chosen = split.training[rng.integers(0, len(split.training), shape)]
+        near = with_edges(chosen, edges, rng)
+        batches = jnp.asarray(chosen, jnp.int32), jnp.asarray(near, jnp.int32)
+        state, loss = _advance(state, rows, batches, config, template.binary_reward)
         state, error = _look(state, rows, validation, config.validation_measure == "squared")
         record = TrainingRecord(int(state.update), config.updates, float(loss), tuple(map(float, error)))
         if not all(math.isfinite(one) for one in record.validation_error):
@@ -142,22 +154,21 @@ def untrained(dataset: Dataset, split: Split, config: DynamicsConfig, *, seed: i
     rows = split.training
     actions = one_hot(dataset.actions[rows], dataset.action_count)
     change = dataset.next_observations[rows] - dataset.observations[rows]
-    amounts = np.unique(dataset.rewards)
-    binary = len(amounts) == 2
-    rewards = (
-        Scale(jnp.asarray(amounts[:1], jnp.float32), jnp.asarray(np.diff(amounts), jnp.float32))
-        if binary
-        else _scale(dataset.rewards[rows][:, None])
-    )
+    rewards, apart = dataset.rewards[rows], paid_apart(dataset, split.training)[rows]
+    binary = two_amounts(dataset.rewards)
+    jumps = _scale(rewards[apart][:, None]) if apart.any() and not binary else None
+    amounts = jnp.asarray([dataset.rewards.min(), np.ptp(dataset.rewards)], jnp.float32)
+    ordinary = Scale(amounts[:1], amounts[1:]) if binary else _scale(rewards[~apart][:, None])
     networks = new_networks(
         config,
         state_width=change.shape[1],
         action_width=actions.shape[1],
         ends=bool(dataset.terminations[rows].any()),
         key=jax.random.key(seed),
+        jumps=jumps is not None,
     )
     states = _scale(dataset.observations[rows])
-    model = Dynamics(networks, states, _scale(actions), _scale(change), rewards, binary, dataset.action_count)
+    model = Dynamics(networks, states, _scale(actions), _scale(change), ordinary, binary, dataset.action_count, jumps)
     if networks.linear is None:
         return model
     fitted = _least_squares(model, dataset.observations[rows], actions, change)
@@ -206,18 +217,24 @@ def _scale(values: np.ndarray) -> Scale:
     return Scale(jnp.asarray(mean, jnp.float32), jnp.asarray(kept, jnp.float32))
 
 
-def _prepare(dataset: Dataset, model: Dynamics) -> _Rows:
+def _prepare(dataset: Dataset, model: Dynamics, split: Split, edges: Int[np.ndarray, "E"]) -> _Rows:
     """Standardises in single precision; changes are taken before that, so that small steps keep their digits."""
     actions = jnp.asarray(one_hot(dataset.actions, dataset.action_count), jnp.float32)
     states = jnp.asarray(dataset.observations, jnp.float32)
     change = jnp.asarray(dataset.next_observations - dataset.observations, jnp.float32)
     rewards = jnp.asarray(dataset.rewards, jnp.float32)[:, None]
+    reward, apart = model.rewards.shrink(rewards)[:, 0], paid_apart(dataset, split.training)
+    if model.jumps is not None:
+        reward = jnp.where(apart, model.jumps.shrink(rewards)[:, 0], reward)
+    classified = model.binary_reward or model.jumps is not None
     return _Rows(
         inputs=jnp.concatenate([model.states.shrink(states), model.actions.shrink(actions)], axis=1),
         after=model.states.shrink(jnp.asarray(dataset.next_observations, jnp.float32)),
         change=model.changes.shrink(change),
-        reward=model.rewards.shrink(rewards)[:, 0],
-        ends=jnp.asarray(dataset.terminations, jnp.float32),
+        reward=reward,
+        paid=Label.of(apart, split.training) if classified else None,
+        ends=Label.of(dataset.terminations, split.training) if model.networks.termination is not None else None,
+        edge_weight=jnp.asarray(weights_back(len(dataset), edges, len(split.training)), jnp.float32),
     )
 
 
@@ -232,28 +249,42 @@ def optimiser_of(config: DynamicsConfig) -> optax.GradientTransformation:
 
 @eqx.filter_jit
 def _advance(
-    state: TrainingState, rows: _Rows, chosen: Int[Array, "T M B"], config: DynamicsConfig, binary_reward: bool
+    state: TrainingState,
+    rows: _Rows,
+    batches: tuple[Int[Array, "T M B"], Int[Array, "T M B"]],
+    config: DynamicsConfig,
+    binary_reward: bool,
 ) -> tuple[TrainingState, Float[Array, ""]]:
-    """Makes T updates, with the rows chosen for each member in each."""
+    """Makes T updates, with the rows chosen for each member in each: for regression and for classification."""
     optimiser = optimiser_of(config)
 
+    def classifiers(networks: Networks) -> list[Perceptron]:
+        parts = (networks.reward if binary_reward else None, networks.jump, networks.termination)
+        return [part for part in parts if part is not None]
+
     def update(
-        carried: tuple[Networks, optax.OptState], batch: Int[Array, "M B"]
+        carried: tuple[Networks, optax.OptState], batch: tuple[Int[Array, "M B"], Int[Array, "M B"]]
     ) -> tuple[tuple[Networks, optax.OptState], Float[Array, ""]]:
         networks, memory = carried
-        loss, slope = jax.value_and_grad(_loss)(networks, rows, batch, config, binary_reward)
+        loss, slope = jax.value_and_grad(_loss)(networks, rows, *batch, config, binary_reward)
         step, memory = optimiser.update(slope, memory, networks)
-        return (optax.apply_updates(networks, step), memory), loss / len(batch)
+        if faster := classifiers(step):
+            step = eqx.tree_at(classifiers, step, jax.tree.map(lambda each: CLASSIFIER_RATE * each, faster))
+        return (optax.apply_updates(networks, step), memory), loss / len(batch[0])
 
-    (networks, memory), losses = jax.lax.scan(update, (state.networks, state.optimiser), chosen)
-    state = eqx.tree_at(
-        lambda s: (s.networks, s.optimiser, s.update), state, (networks, memory, state.update + len(chosen))
-    )
+    (networks, memory), losses = jax.lax.scan(update, (state.networks, state.optimiser), batches)
+    update_count = state.update + len(batches[0])
+    state = eqx.tree_at(lambda s: (s.networks, s.optimiser, s.update), state, (networks, memory, update_count))
     return state, losses.mean()
 
 
 def _loss(
-    networks: Networks, rows: _Rows, batch: Int[Array, "M B"], config: DynamicsConfig, binary_reward: bool
+    networks: Networks,
+    rows: _Rows,
+    batch: Int[Array, "M B"],
+    near: Int[Array, "M B"],
+    config: DynamicsConfig,
+    binary_reward: bool,
 ) -> Float[Array, ""]:
     """Sum of the members' losses; no weight belongs to two of them, so each gets its own gradient."""
     inputs = rows.inputs[batch]
@@ -263,22 +294,36 @@ def _loss(
     loss = (weight * (squared * jnp.exp(-log_variance) + log_variance)).mean(axis=(1, 2)).sum()
     loss += 0.01 * (networks.greatest_log_variance - networks.least_log_variance).mean(axis=(1, 2)).sum()
 
-    transition = jnp.concatenate([inputs, rows.after[batch]], axis=-1)
-    paid = networks.reward(transition)[..., 0]
-    if binary_reward:
-        loss += optax.sigmoid_binary_cross_entropy(paid, rows.reward[batch]).mean(axis=1).sum()
-    else:
-        loss += ((paid - rows.reward[batch]) ** 2).mean(axis=1).sum()
-    if networks.termination is not None:
-        ended = networks.termination(transition)[..., 0]
-        loss += optax.sigmoid_binary_cross_entropy(ended, rows.ends[batch]).mean(axis=1).sum()
+    if not binary_reward:
+        paid = networks.reward(jnp.concatenate([inputs, rows.after[batch]], axis=-1))[..., 0]
+        ordinary = 1.0 if rows.paid is None else 1.0 - rows.paid.true[batch]
+        loss += (ordinary * (paid - rows.reward[batch]) ** 2).mean(axis=1).sum()
+    loss += _classifier_loss(networks, rows, near)
     if config.weight_decay:
         loss += config.weight_decay * sum(jnp.sum(weight**2) for weight in _weights(networks))
     return loss
 
 
+def _classifier_loss(networks: Networks, rows: _Rows, near: Int[Array, "M B"]) -> Float[Array, ""]:
+    """The part of the loss that comes from telling rows apart, and from the amounts of exceptional ones."""
+    transition = jnp.concatenate([rows.inputs[near], rows.after[near]], axis=-1)
+    weight = rows.edge_weight[near]
+    loss = jnp.zeros(())
+    if networks.termination is not None and rows.ends is not None:
+        loss += rows.ends.loss(networks.termination, networks.termination(transition)[..., 0], near, weight)
+    if rows.paid is None:
+        return loss
+    if networks.jump is None:
+        return loss + rows.paid.loss(networks.reward, networks.reward(transition)[..., 0], near, weight)
+    log_odds, amount = (part[..., 0] for part in jnp.split(networks.jump(transition), 2, axis=-1))
+    squared = weight * rows.paid.true[near] * (amount - rows.reward[near]) ** 2
+    return loss + rows.paid.loss(networks.jump, log_odds, near, weight) + (squared.mean(axis=1) / rows.paid.share).sum()
+
+
 def _weights(networks: Networks) -> list[Float[Array, "M _ _"]]:
-    perceptrons = [part for part in (networks.change, networks.reward, networks.termination) if part is not None]
+    perceptrons = [
+        part for part in (networks.change, networks.reward, networks.termination, networks.jump) if part is not None
+    ]
     return [weight for part in perceptrons if isinstance(part, Perceptron) for weight in part.weights]
 
 

@@ -27,7 +27,7 @@ from bats.dynamics_training import (
     train,
     untrained,
 )
-from bats.errors import DataError
+from bats.errors import DataError, OutputError
 from bats.files import atomic_path
 from bats.types import Reporter, silent
 
@@ -82,8 +82,9 @@ def fit_dynamics(
     """Trains an ensemble on a log and measures it on the held-out rows.
 
     With a `checkpoint` path, training that takes long saves where it stands every ten minutes and goes on from there
-    when called again; the file is removed at the end.
+    when called again. Whoever gave it removes it once the model is safe.
     """
+    config = config.for_rows(len(dataset))
     split = split_rows(dataset, config, seed=seed)
     template = untrained(dataset, split, config, seed=seed)
     state = new_state(template.networks, optimiser_of(config))
@@ -99,14 +100,14 @@ def fit_dynamics(
             write_arrays(checkpoint, _TRAINING, named_arrays(state), identity, overwrite=True)
             saved = time.monotonic()
     dynamics = finished(state, template, config)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
     held_out = predict_rows(dynamics, dataset, split.held_out)
     return Model(dynamics, held_out, config, int(state.update))
 
 
 def save_model(model: Model, path: Path) -> None:
-    """Writes the model as one safetensors file and a JSON card for people beside it."""
+    """Writes the model as one safetensors file and, before that, a JSON card for people beside it."""
+    if path.exists():
+        raise OutputError(f"{path} exists already; choose another name.")
     arrays = {f"dynamics{name}": array for name, array in named_arrays(model.dynamics).items()}
     arrays |= {f"held_out.{field.name}": getattr(model.held_out, field.name) for field in fields(HeldOut)}
     dynamics = model.dynamics
@@ -116,11 +117,12 @@ def save_model(model: Model, path: Path) -> None:
         "binary_reward": dynamics.binary_reward,
         "action_count": dynamics.action_count,
         "terminations": dynamics.networks.termination is not None,
+        "exceptional_rewards": dynamics.jumps is not None,
     }
-    write_arrays(path, _MODEL, arrays, facts)
     card = facts | {"held_out_rows": len(model.held_out.rewards), "held_out_error": held_out_error(model.held_out)}
     with atomic_path(path.with_suffix(".json"), overwrite=True) as temporary:
         temporary.write_text(json.dumps(card, indent=2) + "\n")
+    write_arrays(path, _MODEL, arrays, facts)  # last: where there is a model, all of it is there
 
 
 def load_model(path: Path) -> Model:
@@ -132,12 +134,14 @@ def load_model(path: Path) -> Model:
         )
         held_out = HeldOut(**{field.name: arrays[f"held_out.{field.name}"] for field in fields(HeldOut)})
         state_width, action_width = held_out.observations.shape[1], held_out.actions.shape[1]
+        jumps = bool(facts.get("exceptional_rewards", False))  # files made before there were any do not tell
         networks = new_networks(
             replace(config, members=config.elites),
             state_width=state_width,
             action_width=action_width,
             ends=bool(facts["terminations"]),
             key=jax.random.key(0),
+            jumps=jumps,
         )
         template = Dynamics(
             networks,
@@ -147,6 +151,7 @@ def load_model(path: Path) -> Model:
             rewards=blank_scale(1),
             binary_reward=bool(facts["binary_reward"]),
             action_count=facts["action_count"],
+            jumps=blank_scale(1) if jumps else None,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DataError("a saved model", f"one that lacks or misnames something ({error})", file=str(path)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,7 +151,6 @@ def test_training_goes_on_from_where_it_stood(tmp_path: Path, monkeypatch: pytes
         log, SMALL, seed=1, checkpoint=checkpoint, report=lambda stage, done, total: seen.append(done)
     )
     assert seen == [400, 600]
-    assert not checkpoint.exists()
     first, second = named_arrays(undisturbed.dynamics), named_arrays(resumed.dynamics)
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
@@ -187,6 +187,59 @@ def test_discrete_actions_enter_one_hot_and_ends_are_learned() -> None:
     ended = np.asarray(model.dynamics.termination(states, actions, states + change)).mean(axis=0)
     assert ended[0] < 0.1
     assert ended[2] > 0.9
+
+
+def wide_log(rows: int, reward: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Dataset:
+    """Six numbers that drift by the action, of which only the first one matters to what is paid or ends."""
+    rng = np.random.default_rng(0)
+    states, actions = rng.normal(size=(rows, 6)), rng.uniform(-1, 1, (rows, 1))
+    after = 0.9 * states + 0.3 * actions
+    ended = after[:, 0] > 2.1
+    return Dataset.from_arrays(
+        states, actions, reward(after, actions[:, 0]), next_observations=after, terminations=ended
+    )
+
+
+def test_rare_large_rewards_are_learned_beside_a_small_dense_cost_and_so_are_rare_ends() -> None:
+    """-0.1 a² for every action and 100 more beyond 2.1, where one row in a hundred ends."""
+    log = wide_log(20_000, lambda after, action: 100.0 * (after[:, 0] > 2.1) - 0.1 * action**2)
+    assert 0.005 < log.terminations.mean() < 0.015
+    rows = fit_dynamics(log, replace(SMALL, updates=1500), seed=0).held_out
+    error, jump = np.abs(rows.predicted_reward - rows.rewards), rows.rewards > 50
+    clear = np.abs(rows.next_observations[:, 0] - 2.1) > 0.05
+    # after few updates of a small network: a fifth of the jump where there is one, half a hundredth of it elsewhere
+    assert error[jump & clear].mean() < 20
+    assert error[~jump & clear].mean() < 0.5
+    told, ended = rows.predicted_termination > 0.5, rows.terminations
+    assert told[clear & ended].mean() > 0.9
+    assert told[clear & ~ended].mean() < 0.001
+    # weighting the draws back keeps the probabilities those of the log
+    assert rows.predicted_termination.mean() == pytest.approx(rows.terminations.mean(), rel=0.15)
+
+
+def test_long_logs_are_trained_on_for_longer() -> None:
+    config = DynamicsConfig(updates=1000, batch_size=100, passes=2.0)
+    assert config.for_rows(50_000).updates == 1000  # as many as two passes
+    assert config.for_rows(200_000).updates == 4000
+    assert config.for_rows(1000).updates == 1000
+
+
+def test_a_dense_reward_has_no_jumps_and_is_learned() -> None:
+    log = wide_log(8000, lambda after, action: after[:, 0] + action**2)
+    model = fit_dynamics(log, replace(SMALL, updates=1500), seed=0)
+    assert model.dynamics.networks.jump is None
+    assert model.dynamics.jumps is None
+    assert held_out_error(model.held_out)["reward_mean_absolute"] < 0.03  # its deviation is about 1
+
+
+def test_a_model_with_jumps_is_saved_and_loaded(tmp_path: Path) -> None:
+    log = wide_log(2000, lambda after, action: 100.0 * (after[:, 0] > 2.1) - 0.1 * action**2)
+    model = fit_dynamics(log, replace(SMALL, updates=2), seed=0)
+    save_model(model, tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path / "model.safetensors").dynamics
+    states, actions = jnp.ones((2, 5, 6)), jnp.zeros((2, 5, 1))
+    assert loaded.jumps is not None
+    assert np.array_equal(loaded.reward(states, actions, states), model.dynamics.reward(states, actions, states))
 
 
 def test_importing_the_neural_modules_touches_no_device() -> None:
