@@ -28,6 +28,8 @@ MORE_TURNS = 8
 """turns beyond the number of entries that go one by one"""
 LEAST_DAMPING = 1e-6
 """relative to the size of J; a rejected step raises the damping ten times, an accepted one lowers it"""
+LEAN = 0.5
+"""how far the last step goes from the mean miss to that of the judging members: all the way, others take their place"""
 
 Embed = Callable[[Float[Array, "... D"]], Float[Array, "... m"]]
 
@@ -39,49 +41,66 @@ def gauss_newton(
     source: Float[Array, "B D"],
     target: Float[Array, "B D"],
     actions: Float[Array, "B K A"],
+    length: Int[Array, "B"],
     box: tuple[Float[Array, "A"], Float[Array, "A"]],
     *,
     quantile: float,
-    iterations: int,
+    iterations: Int[Array, ""],
 ) -> tuple[Float[Array, "B K A"], Float[Array, "B"]]:
     """The actions after some steps from the given ones, never worse than those by the quantile that will judge them.
 
     Also the distance that the last step promised to first order: where it is small and the plan is not, the step
     stalled on a bend that straight lines do not show; where it is large, the box does not reach the target. The miss to
-    be cancelled is the mean of all members'; the Jacobian, which costs most, is the best member's alone.
+    be cancelled is the mean of all members'; the last step leans towards those whose distances make the quantile. The
+    Jacobian, which costs most, is the best member's alone.
     """
     best_member = jax.tree.map(lambda stacked: stacked[:1], dynamics.networks)
     best = eqx.tree_at(lambda whole: whole.networks, dynamics, best_member)
     aim = embed(target)
     low, high = box
 
-    def look(actions: Float[Array, "B K A"]) -> tuple[Array, Array, Array]:
-        """The best member's states, the mean miss, and the quantile of the members' distances."""
-        states = states_along(dynamics, source, actions)
+    def look(actions: Float[Array, "B K A"]) -> tuple[Array, Array, Array, Array]:
+        """The best member's states, the mean miss, the judging members' miss, and the quantile of the distances."""
+        states = states_along(dynamics, source, actions, length)
         miss = embed(states[:, :, -1]) - aim
-        return states[0], miss.mean(axis=0), jnp.quantile(jnp.linalg.norm(miss, axis=-1), quantile, axis=0)
+        distances = jnp.linalg.norm(miss, axis=-1)
+        judging = _judging_share(distances, quantile)[..., None]
+        return states[0], miss.mean(axis=0), (judging * miss).sum(axis=0), jnp.quantile(distances, quantile, axis=0)
 
-    def improve(_: Int[Array, ""], carried: tuple[Array, ...]) -> tuple[Array, ...]:
-        actions, states, miss, distance, damping = carried[:5]
-        slope = _chained_jacobian(best, embed, source, states, actions)
+    def improve(turn: Int[Array, ""], carried: tuple[Array, ...]) -> tuple[Array, ...]:
+        actions, states, mean_miss, judging_miss, distance, damping = carried[:6]
+        lean = jnp.where(turn == iterations - 1, LEAN, 0.0)
+        miss = mean_miss + lean * (judging_miss - mean_miss)
+        slope = _chained_jacobian(best, embed, source, states, actions, length)
         floor, ceiling = ((edge - actions).reshape(len(actions), -1) for edge in (low, high))
         step = boxed_step(slope, miss, floor, ceiling, damping)
         tried = jnp.clip(actions + step.reshape(actions.shape), low, high)
         found = (tried, *look(tried))
-        better = found[3] < distance  # false for NaN
+        better = found[4] < distance  # false for NaN
         kept = [
             jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-            for new, old in zip(found, carried[:4], strict=True)
+            for new, old in zip(found, carried[:5], strict=True)
         ]
         damping = jnp.where(better, jnp.maximum(damping / 10, LEAST_DAMPING), damping * 10)
         return (*kept, damping, jnp.linalg.norm(miss + jnp.einsum("bmn,bn->bm", slope, step), axis=-1))
 
     start = jnp.clip(actions, low, high)
-    states, miss, distance = look(start)
+    *seen, distance = look(start)
     distance = jnp.where(jnp.isfinite(distance), distance, jnp.inf)
-    first = (start, states, miss, distance, jnp.full(len(source), LEAST_DAMPING), jnp.full(len(source), jnp.inf))
-    planned, _, _, _, _, promised = jax.lax.fori_loop(0, iterations, improve, first)
-    return planned, promised
+    first = (start, *seen, distance, jnp.full(len(source), LEAST_DAMPING), jnp.full(len(source), jnp.inf))
+    found = jax.lax.fori_loop(0, iterations, improve, first)
+    return found[0], found[-1]
+
+
+def _judging_share(distances: Float[Array, "M B"], quantile: float) -> Float[Array, "M B"]:
+    """Shares of the members in the quantile of their distances, as weights of squares with the same slope.
+
+    The quantile is a sum of one or two of the distances in order; the slope of |e| is that of e² / 2|e|.
+    """
+    rank = jnp.argsort(jnp.argsort(distances, axis=0), axis=0)
+    part = jnp.maximum(1 - jnp.abs(rank - quantile * (len(distances) - 1)), 0)
+    weight = part / jnp.maximum(distances, 1e-12)
+    return weight / weight.sum(axis=0)
 
 
 def step_jacobians(
@@ -101,16 +120,19 @@ def _chained_jacobian(
     source: Float[Array, "B D"],
     states: Float[Array, "B K D"],
     actions: Float[Array, "B K A"],
+    length: Int[Array, "B"],
 ) -> Float[Array, "B m K*A"]:
-    """How the embedding of the last state depends on every action."""
-    count, length, width = actions.shape
+    """How the embedding of the last state depends on every action; not at all on those beyond a plan's length."""
+    count, longest, width = actions.shape
     before = jnp.concatenate([source[:, None], states[:, :-1]], axis=1)
     by_state, by_action = step_jacobians(model, before.reshape(-1, before.shape[-1]), actions.reshape(-1, width))
-    by_state = by_state.reshape(count, length, *by_state.shape[1:])
-    by_action = by_action.reshape(count, length, *by_action.shape[1:])
+    acting = (jnp.arange(longest) < length[:, None])[:, :, None, None]
+    by_state = by_state.reshape(count, longest, *by_state.shape[1:])
+    by_state = jnp.where(acting, by_state, jnp.eye(by_state.shape[-1]))
+    by_action = jnp.where(acting, by_action.reshape(count, longest, *by_action.shape[1:]), 0.0)
     outer = jax.vmap(jax.jacrev(embed))(states[:, -1])
     columns = []
-    for step in reversed(range(length)):
+    for step in reversed(range(longest)):
         columns.append(outer @ by_action[:, step])
         outer = outer @ by_state[:, step]
     return jnp.concatenate(columns[::-1], axis=-1)

@@ -24,6 +24,8 @@ from bats.gauss_newton import Embed, gauss_newton
 
 MOST_SEQUENCES = 1024
 """discrete action sequences that are tried one by one; beyond that they are sampled"""
+SMALLER = 8
+"""a small batch is this many times smaller than a full one"""
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,17 @@ class Problems:
     def __len__(self) -> int:
         return len(self.length)
 
-    def on_device(self) -> tuple[Float[Array, "C D"], Float[Array, "C D"], Float[Array, "C K A"]]:
-        return tuple(jnp.asarray(part, jnp.float32) for part in (self.source, self.target, self.actions))  # type: ignore[return-value]
+    def on_device(self) -> tuple[Float[Array, "C D"], Float[Array, "C D"], Float[Array, "C K A"], Int[Array, "C"]]:
+        source, target, actions = (jnp.asarray(part, jnp.float32) for part in (self.source, self.target, self.actions))
+        return source, target, actions, jnp.asarray(self.length, jnp.int32)
 
-    def some(self, rows: Int[np.ndarray, "n"], length: int) -> Problems:
-        """Some of the problems, all of one length, without the entries beyond it."""
-        return Problems(self.source[rows], self.target[rows], self.length[rows], self.actions[rows, :length])
+    def with_length(self, length: Int[np.ndarray, "C"]) -> Problems:
+        """The same problems with other numbers of actions."""
+        return replace(self, length=length)
+
+    def some(self, rows: Int[np.ndarray, "n"], longest: int | None = None) -> Problems:
+        """Some of the problems, without the actions beyond the longest."""
+        return Problems(self.source[rows], self.target[rows], self.length[rows], self.actions[rows, :longest])
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +98,16 @@ class Plans:
     def accepted(self, quantile: float, tolerance: float) -> Bool[np.ndarray, "C"]:
         return self.error(quantile) < tolerance
 
+    def replaced(self, rows: Int[np.ndarray, "n"], others: Plans) -> Plans:
+        """The plans with those in `rows` replaced."""
+        merged = {one.name: getattr(self, one.name).copy() for one in fields(Plans)}
+        for name, values in merged.items():
+            values[rows] = getattr(others, name)
+        return Plans(**merged)
+
+    def some(self, rows: Int[np.ndarray, "n"]) -> Plans:
+        return Plans(*(getattr(self, one.name)[rows] for one in fields(Plans)))
+
 
 def plan(
     dynamics: Predictor,
@@ -103,20 +120,11 @@ def plan(
     seed: int,
 ) -> Plans:
     """Plans every problem with its own number of actions, and lets all elites judge the result."""
-    count, longest, _ = problems.actions.shape
-    planned = np.array(problems.actions, dtype=np.float32)
-    members = dynamics.member_count
-    state = np.zeros((count, longest, problems.source.shape[1]), dtype=np.float32)
-    reward = np.zeros((count, longest, members), dtype=np.float32)
-    distance = np.full((count, members), np.inf, dtype=np.float32)
     limits = (jnp.asarray(box[0], jnp.float32), jnp.asarray(box[1], jnp.float32))
-    for length in np.unique(problems.length).tolist():
-        rows = np.flatnonzero(problems.length == length)
-        key = jax.random.fold_in(jax.random.key(seed), length)
-        found = _plan_one_length(_Task(dynamics, embed, config, limits, tolerance, key), problems.some(rows, length))
-        planned[rows, :length], state[rows, :length] = found.action, found.state
-        reward[rows, :length], distance[rows] = found.reward, found.distance
-    return Plans(planned, state, reward, distance)
+    task = _Task(dynamics, embed, config, limits, tolerance, jax.random.key(seed))
+    if dynamics.action_count is None and config.method == "gauss-newton":
+        return _descended(task, problems)
+    return _by_length(task, problems)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,20 +147,22 @@ class _Task:
         return plans, ~accepted & ~(promised >= self.tolerance / 2)
 
     def _descend(self, batch: Problems, iterations: int) -> tuple[Plans, Float[np.ndarray, "B"]]:
-        source, target, start = batch.on_device()
+        source, target, start, length = batch.on_device()
         found, promised = gauss_newton(
             self.dynamics,
             self.embed,
             source,
             target,
             start,
+            length,
             self.box,
             quantile=self.config.quantile,
-            iterations=iterations,
+            iterations=jnp.asarray(iterations),
         )
-        return _judged(self.dynamics, self.embed, source, target, found), np.asarray(promised)
+        return _judged(self.dynamics, self.embed, source, target, found, length), np.asarray(promised)
 
     def sample(self, problems: Problems) -> Plans:
+        """Plans problems of one length by the cross-entropy method."""
         found = cross_entropy(
             self.dynamics,
             self.embed,
@@ -163,51 +173,72 @@ class _Task:
             self.config.cross_entropy,
             quantile=self.config.quantile,
             tolerance=self.tolerance,
-            key=self.key,
+            key=jax.random.fold_in(self.key, problems.actions.shape[1]),
         )
-        planned = Problems(problems.source, problems.target, problems.length, found)
+        planned = replace(problems, actions=found)
         judged = [
             _judged(self.dynamics, self.embed, *batch.on_device()) for batch in _batches(planned, self.config.batch)
         ]
         return _joined(judged, len(problems))
 
     def try_all(self, batch: Problems) -> Plans:
-        source, target, start = batch.on_device()
-        count, length = start.shape[2], start.shape[1]
-        sequences = jnp.eye(count)[np.array(list(product(range(count), repeat=length)))]
+        """Plans problems of one length by trying every sequence of discrete actions."""
+        source, target, start, length = batch.on_device()
+        count = start.shape[2]
+        sequences = jnp.eye(count)[np.array(list(product(range(count), repeat=start.shape[1])))]
         found = exhaustive(self.dynamics, self.embed, source, target, sequences, self.config.quantile)
-        return _judged(self.dynamics, self.embed, source, target, found)
+        return _judged(self.dynamics, self.embed, source, target, found, length)
 
 
-def _plan_one_length(task: _Task, problems: Problems) -> Plans:
-    """Plans problems that all have the same number of actions."""
-    config, dynamics = task.config, task.dynamics
-    length = problems.actions.shape[1]
-    if dynamics.action_count is not None and dynamics.action_count**length <= MOST_SEQUENCES:
-        few = config.cross_entropy.batch
-        return _joined([task.try_all(batch) for batch in _batches(problems, few)], len(problems))
-    if dynamics.action_count is not None or config.method == "cross-entropy":
-        return task.sample(problems)
+def _descended(task: _Task, problems: Problems) -> Plans:
+    """Plans by Gauss-Newton, all lengths together; where that stalls, with more steps, and then by sampling."""
+    config = task.config
     plans, stalled = task.descend(problems, config.iterations)
     rows = np.flatnonzero(stalled)
     if len(rows) and config.more_iterations:
-        again, stalled = task.descend(
-            replace(problems, actions=plans.action).some(rows, length), config.more_iterations
-        )
+        again, stalled = task.descend(replace(problems, actions=plans.action).some(rows), config.more_iterations)
         plans = _better_of(plans, rows, again, config.quantile)
         rows = rows[stalled]
     if not config.fallback or len(rows) == 0:
         return plans
-    return _better_of(plans, rows, task.sample(problems.some(rows, length)), config.quantile)
+    return _better_of(plans, rows, _by_length(task, problems.some(rows)), config.quantile)
+
+
+def _by_length(task: _Task, problems: Problems) -> Plans:
+    """Plans by search, which draws whole sequences, so problems of one length at a time."""
+    count, longest, _ = problems.actions.shape
+    members, config = task.dynamics.member_count, task.config
+    plans = Plans(
+        action=np.array(problems.actions, dtype=np.float32),
+        state=np.zeros((count, longest, problems.source.shape[1]), dtype=np.float32),
+        reward=np.zeros((count, longest, members), dtype=np.float32),
+        distance=np.full((count, members), np.inf, dtype=np.float32),
+    )
+    for length in np.unique(problems.length).tolist():
+        rows = np.flatnonzero(problems.length == length)
+        alike = problems.some(rows, length)
+        discrete = task.dynamics.action_count
+        if discrete is not None and discrete**length <= MOST_SEQUENCES:
+            batches = _batches(alike, config.cross_entropy.batch)
+            found = _joined([task.try_all(batch) for batch in batches], len(alike))
+        else:
+            found = task.sample(alike)
+        plans.action[rows, :length], plans.state[rows, :length] = found.action, found.state
+        plans.reward[rows, :length], plans.distance[rows] = found.reward, found.distance
+    return plans
 
 
 def _batches(problems: Problems, batch: int) -> Iterator[Problems]:
-    """Batches of one size, the last one filled up with repeats: another size would be compiled anew."""
-    count = len(problems)
-    size = min(batch, 1 << max(count - 1, 0).bit_length())
-    for first in range(0, count, size):
-        rows = np.arange(first, min(first + size, count))
-        yield problems.some(np.resize(rows, size), problems.actions.shape[1])
+    """Batches of two sizes only, since every size is compiled anew: full ones, and small ones for what is left.
+
+    The last one is filled up with repeats.
+    """
+    small = max(batch // SMALLER, 1)
+    first = 0
+    while first < len(problems):
+        size = batch if len(problems) - first > batch - small else small
+        yield problems.some(np.resize(np.arange(first, min(first + size, len(problems))), size))
+        first += size
 
 
 def _joined(parts: list[Plans], count: int) -> Plans:
@@ -217,11 +248,8 @@ def _joined(parts: list[Plans], count: int) -> Plans:
 
 def _better_of(plans: Plans, rows: Int[np.ndarray, "n"], again: Plans, quantile: float) -> Plans:
     """The plans, with those in `rows` replaced where the second try came closer."""
-    closer = again.error(quantile) < plans.error(quantile)[rows]
-    merged = {one.name: getattr(plans, one.name).copy() for one in fields(Plans)}
-    for name, values in merged.items():
-        values[rows[closer]] = getattr(again, name)[closer]
-    return Plans(**merged)
+    closer = np.flatnonzero(again.error(quantile) < plans.error(quantile)[rows])
+    return plans.replaced(rows[closer], again.some(closer))
 
 
 def _judged(
@@ -230,8 +258,9 @@ def _judged(
     source: Float[Array, "B D"],
     target: Float[Array, "B D"],
     actions: Float[Array, "B K A"],
+    length: Int[Array, "B"],
 ) -> Plans:
-    state, reward, distance = _judge(dynamics, embed, source, target, actions)
+    state, reward, distance = _judge(dynamics, embed, source, target, actions, length)
     return Plans(np.asarray(actions), np.asarray(state), np.asarray(reward), np.asarray(distance))
 
 
@@ -242,16 +271,18 @@ def _judge(
     source: Float[Array, "B D"],
     target: Float[Array, "B D"],
     actions: Float[Array, "B K A"],
+    length: Int[Array, "B"],
 ) -> tuple[Float[Array, "B K D"], Float[Array, "B K M"], Float[Array, "B M"]]:
     """States, rewards and end distances of plans, as every elite sees them."""
-    visited, earned = unroll(dynamics, source, actions)
-    members, length = visited.shape[0], actions.shape[1]
-    start = jnp.broadcast_to(source, (members, *source.shape))
-    before_last = visited[:, :, -2] if length > 1 else start
-    last = jnp.broadcast_to(actions[:, -1], (members, *actions[:, -1].shape))
+    visited, earned = unroll(dynamics, source, actions, length)
+    members, rows = visited.shape[0], jnp.arange(len(source))
+    start = jnp.broadcast_to(source[:, None], (members, len(source), 1, source.shape[1]))
+    before_last = jnp.concatenate([start, visited], axis=2)[:, rows, length - 1]
+    last = actions[rows, length - 1]
     # a stitch ends in its target, so that is what its last step is paid for
-    arrival = dynamics.reward(before_last, last, jnp.broadcast_to(target, (members, *target.shape)))
-    earned = jnp.concatenate([earned[:, :, :-1], arrival[:, :, None]], axis=2)
+    everyone = (jnp.broadcast_to(part, (members, *part.shape)) for part in (last, target))
+    earned = earned.at[:, rows, length - 1].set(dynamics.reward(before_last, *everyone))
+    earned = jnp.where(jnp.arange(actions.shape[1]) < length[:, None], earned, 0.0)
     distance = jnp.linalg.norm(embed(visited[:, :, -1]) - embed(target), axis=-1)
     fine = jnp.isfinite(visited).all(axis=(2, 3)) & jnp.isfinite(earned).all(axis=2) & jnp.isfinite(distance)
     return visited.mean(axis=0), jnp.moveaxis(earned, 0, 2), jnp.where(fine, distance, jnp.inf).T

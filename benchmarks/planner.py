@@ -21,7 +21,7 @@ import numpy as np
 from bats.cross_entropy import CrossEntropyConfig
 from bats.dataset import Dataset
 from bats.dynamics import Dynamics, DynamicsConfig
-from bats.metric import StepMetric
+from bats.metric import ScaledMetric
 from bats.model import fit_dynamics, load_model, save_model
 from bats.planner import PlannerConfig, Plans, Problems, plan
 
@@ -44,7 +44,7 @@ def planners(batch: int, sampled_batch: int) -> dict[str, PlannerConfig]:
     }
 
 
-def candidates(log: Dataset, metric: StepMetric, length: int, count: int, *, seed: int) -> Problems:
+def candidates(log: Dataset, metric: ScaledMetric, length: int, count: int, *, seed: int) -> Problems:
     """Pairs of states that a path of `length` logged edges and one neighbour edge joins."""
     from scipy.spatial import cKDTree
 
@@ -67,7 +67,7 @@ def candidates(log: Dataset, metric: StepMetric, length: int, count: int, *, see
     )
 
 
-def timed(dynamics: Dynamics, metric: StepMetric, problems: Problems, config: PlannerConfig) -> tuple[Plans, float]:
+def timed(dynamics: Dynamics, metric: ScaledMetric, problems: Problems, config: PlannerConfig) -> tuple[Plans, float]:
     """The plans, and plans a second without compilation."""
     box = (np.full(problems.actions.shape[2], -1.0), np.full(problems.actions.shape[2], 1.0))
     sampled = config.method == "cross-entropy"  # one size of batch whatever there is to plan, so a few will compile it
@@ -111,7 +111,7 @@ def main() -> None:
         print(f"figure {name} {value:.5g} {unit}")
 
 
-def prepared(options: argparse.Namespace) -> tuple[dict[int, Problems], StepMetric, Dynamics]:
+def prepared(options: argparse.Namespace) -> tuple[dict[int, Problems], ScaledMetric, Dynamics]:
     """Candidates of every length, the metric and the model, made or read."""
     if options.problems is not None:
         held = np.load(options.problems)
@@ -119,12 +119,12 @@ def prepared(options: argparse.Namespace) -> tuple[dict[int, Problems], StepMetr
             length: Problems(*(held[f"{name}_{length}"] for name in ("source", "target", "length", "actions")))
             for length in LENGTHS
         }
-        return problems, StepMetric(held["weight"]), load_model(options.model).dynamics
+        return problems, ScaledMetric(held["weight"]), load_model(options.model).dynamics
     from bats.formats import load_dataset
     from bats.tasks import collect
 
     log = load_dataset(options.log) if options.log else collect("maze2d-umaze", seed=0)
-    metric = StepMetric.from_dataset(log)
+    metric = ScaledMetric.of(log)
     problems = {length: candidates(log, metric, length, options.candidates, seed=0) for length in LENGTHS}
     if options.model is not None and options.model.exists():
         return problems, metric, load_model(options.model).dynamics

@@ -198,6 +198,16 @@ def test_the_error_is_the_quantile_of_the_members_distances() -> None:
     assert found.error(0.25) == pytest.approx([np.hypot(0.01, 0.01) / 2], abs=1e-5)
 
 
+def test_the_last_step_leans_from_the_mean_towards_the_quantile() -> None:
+    """Ends are a + (0, 0, 0, 0.1, 0.4). The mean is hit with a = -0.1, where the quantile is 0.8 * 0.1 + 0.2 * 0.3 =
+    0.14; it is least, 0.11, at a = -0.05."""
+    shift = jnp.array([0.0, 0.0, 0.0, 0.1, 0.4])[:, None, None]
+    world = LinearWorld((jnp.zeros((5, 1, 1)), jnp.ones((5, 1, 1)), shift))
+    task = problems([0.0], np.zeros((1, 1)), 1)
+    found = plan(world, same, task, PlannerConfig(fallback=False), box=BOX, tolerance=1.0, seed=0)
+    assert 0.11 - 1e-6 < found.error(0.8)[0] < 0.125
+
+
 @pytest.mark.parametrize("method", PLANNERS)
 def test_a_plan_that_runs_away_is_a_rejection(method: str) -> None:
     wild = LinearWorld((jnp.full((3, 2, 2), jnp.nan), jnp.ones((3, 1, 2)), jnp.zeros((3, 1, 2))))
