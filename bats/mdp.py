@@ -29,6 +29,8 @@ from bats.types import EdgeActions, EdgeValues, StateFlags, States
 
 LOGGED = 0
 """stitch round of an edge that comes from the log; rounds of stitching count from 1"""
+NO_STITCH = -1
+"""stitch of an edge that comes from the log"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,10 @@ class TabularMDP:
     """gamma, or 0 where an episode truly ends"""
     stitch_round: Int[np.ndarray, "E"]
     """round that added the edge, or LOGGED"""
+    stitch: Int[np.ndarray, "E"]
+    """number of the stitch that the edge is part of, counted over all rounds, or NO_STITCH"""
+    stitch_count: int
+    """stitches added so far, those included that were pruned since"""
     planning_error: EdgeValues
     """how far from its target a stitch may end [d]; not 0 only on its last edge"""
     starts: Int[np.ndarray, "W"]
@@ -119,6 +125,39 @@ class Stitches:
     """imagined states after each action but the last"""
     reward: Float[np.ndarray, "C K"]
     planning_error: Float[np.ndarray, "C"]
+    """what each is charged for [d]"""
+    distance: Float[np.ndarray, "C M"]
+    """from the target at the end, by each member of the ensemble"""
+    model_error: Float[np.ndarray, "C"]
+    """how wrong the model was on held-out rows near the plan; 0 where nobody asked"""
+    reward_range: Float[np.ndarray, "C K 2"]
+    """least and greatest reward that a member expects of each action"""
+
+    @classmethod
+    def judged_by_one(
+        cls,
+        *,
+        source: Int[np.ndarray, "C"],
+        target: Int[np.ndarray, "C"],
+        length: Int[np.ndarray, "C"],
+        action: Float[np.ndarray, "C K A"] | Int[np.ndarray, "C K"],
+        state: Float[np.ndarray, "C K-1 D"],
+        reward: Float[np.ndarray, "C K"],
+        planning_error: Float[np.ndarray, "C"],
+    ) -> Stitches:
+        """Stitches of a model with one member and nothing held out: nobody disagrees with the error and the rewards."""
+        return cls(
+            source,
+            target,
+            length,
+            action,
+            state,
+            reward,
+            planning_error,
+            distance=planning_error[:, None],
+            model_error=np.zeros_like(planning_error),
+            reward_range=np.stack([reward, reward], axis=-1),
+        )
 
     def __len__(self) -> int:
         return len(self.source)
@@ -145,6 +184,8 @@ def from_dataset(dataset: Dataset, *, gamma: float = 0.99, penalty: float = 0.0)
         reward=_mean_reward(dataset.rewards, edge_of_row, row_of_edge)[order],
         discount=np.where(dataset.terminations[row], 0.0, gamma),
         stitch_round=np.full(len(row), LOGGED, dtype=np.int16),
+        stitch=np.full(len(row), NO_STITCH, dtype=np.int32),
+        stitch_count=0,
         planning_error=np.zeros(len(row), dtype=np.float32),
         starts=starts,
         start_weights=weights,
@@ -201,6 +242,8 @@ def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> T
         reward=grown(mdp.reward, stitches.reward[used]),
         discount=grown(mdp.discount, np.where(ends, 0.0, mdp.gamma)[used]),
         stitch_round=grown(mdp.stitch_round, np.full(count, stitch_round)),
+        stitch=grown(mdp.stitch, np.repeat(mdp.stitch_count + np.arange(len(stitches)), stitches.length)),
+        stitch_count=mdp.stitch_count + len(stitches),
         planning_error=grown(mdp.planning_error, np.where(last, stitches.planning_error[:, None], 0.0)[used]),
     )
 
@@ -208,7 +251,7 @@ def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> T
 def amiss_in_mdp(mdp: TabularMDP) -> str | None:
     """What an MDP of unknown origin ought to have and has not; compiled kernels rely on all of it."""
     states, edges, offsets = len(mdp.states), len(mdp.target), mdp.first_edge
-    per_edge = (mdp.action, mdp.reward, mdp.discount, mdp.stitch_round, mdp.planning_error)
+    per_edge = (mdp.action, mdp.reward, mdp.discount, mdp.stitch_round, mdp.stitch, mdp.planning_error)
     signed = offsets.dtype.kind == "i" and offsets.ndim == 1 and len(offsets) == states + 1
     demands = {
         "one signed offset a state and one more": signed,
@@ -220,6 +263,7 @@ def amiss_in_mdp(mdp: TabularMDP) -> str | None:
         "a weight from 0 for each start": mdp.start_weights.shape == mdp.starts.shape
         and _at_least_0(mdp.start_weights),
         "gamma strictly between 0 and 1": 0 < mdp.gamma < 1,
+        "stitches that were counted": bool(np.all((mdp.stitch >= NO_STITCH) & (mdp.stitch < mdp.stitch_count))),
         "no more real states than states": 0 <= mdp.real_count <= states,
         "finite rewards and errors": bool(np.isfinite(mdp.reward).all()) and _at_least_0(mdp.planning_error),
         "discounts from 0 to gamma": _at_least_0(mdp.discount) and bool(np.all(mdp.discount <= mdp.gamma)),
@@ -236,6 +280,8 @@ def amiss_in_stitches(stitches: Stitches, mdp: TabularMDP) -> str | None:
         stitches.state.shape == (count, longest - 1, mdp.states.shape[1]),
         stitches.target.shape == stitches.length.shape == stitches.planning_error.shape == (count,),
         stitches.action.shape[2:] == mdp.action.shape[1:],
+        stitches.distance.shape[:1] == stitches.model_error.shape == (count,),
+        stitches.reward_range.shape == (count, longest, 2),
     }
     demands = {
         "one entry of each kind a stitch and a step": all(shapes),
@@ -245,7 +291,8 @@ def amiss_in_stitches(stitches: Stitches, mdp: TabularMDP) -> str | None:
         "finite rewards, states and errors": bool(
             np.isfinite(stitches.reward).all() and np.isfinite(stitches.state).all()
         )
-        and _at_least_0(stitches.planning_error),
+        and _at_least_0(stitches.planning_error)
+        and _at_least_0(stitches.model_error),
     }
     return next((demand for demand, met in demands.items() if not met), None)
 

@@ -10,6 +10,7 @@ names the checksum of the file it follows (`array_files` says what else every fi
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ _MDP_ARRAYS = (
     "reward",
     "discount",
     "stitch_round",
+    "stitch",
     "planning_error",
     "starts",
     "start_weights",
 )
-_MDP_FACTS = ("real_count", "gamma", "penalty", "action_count")
-_STITCH_ARRAYS = ("source", "target", "length", "action", "state", "reward", "planning_error")
+_MDP_FACTS = ("real_count", "gamma", "penalty", "action_count", "stitch_count")
+_STITCH_ARRAYS = tuple(field.name for field in fields(Stitches))
 
 
 def save_mdp(mdp: TabularMDP, folder: Path) -> None:

@@ -3,12 +3,16 @@
 Raw numbers of a state mix units. The default embedding divides each by the root mean square of its change in one step,
 so that a distance counts ordinary steps; numbers that never change are left out. Whatever embeds states so that a
 planner can differentiate through it can stand in for it.
+
+    steps           each number over its root mean square change in one step (ours)
+    raw             the numbers as they are (the paper's mazes and mountain car)
+    deviations      each number over its deviation in the log (the paper's MuJoCo tasks)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -17,8 +21,10 @@ from bats.dataset import Dataset
 from bats.errors import DataError
 
 Numbers = TypeVar("Numbers")
+MetricKind = Literal["steps", "raw", "deviations"]
 
 
+@runtime_checkable
 class Metric(Protocol):
     """Embeds states; arrays of NumPy and of JAX alike, so that planners can differentiate it."""
 
@@ -26,21 +32,29 @@ class Metric(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class StepMetric:
-    """Distance in ordinary steps."""
+class ScaledMetric:
+    """Euclidean distance after scaling each number."""
 
     weight: Float[np.ndarray, "D"]
-    """one over a number's root mean square change in one step; 0 where it never changes"""
+    """0 for a number that does not count"""
 
     @classmethod
-    def from_dataset(cls, dataset: Dataset) -> StepMetric:
-        """The weights of a log."""
+    def of(cls, dataset: Dataset, kind: MetricKind = "steps") -> ScaledMetric:
+        """The metric of a log; by default a distance counts its ordinary steps."""
+        if kind == "raw":
+            return cls(np.ones(dataset.observations.shape[1], dtype=np.float32))
+        if kind == "deviations":
+            return cls(_one_over(dataset.observations.std(axis=0, dtype=np.float64), dataset))
         known = dataset.next_known
         change = dataset.next_observations[known] - dataset.observations[known]
-        size = np.sqrt(np.einsum("nd,nd->d", change, change, dtype=np.float64) / len(change))
-        if not size.any():
-            raise DataError("states that change", "one state throughout", file=dataset.name, field="observations")
-        return cls(np.divide(1.0, size, out=np.zeros_like(size), where=size > 0).astype(np.float32))
+        return cls(_one_over(np.sqrt(np.einsum("nd,nd->d", change, change, dtype=np.float64) / len(change)), dataset))
 
     def embed(self, states: Numbers) -> Numbers:
         return states * self.weight
+
+
+def _one_over(size: Float[np.ndarray, "D"], dataset: Dataset) -> Float[np.ndarray, "D"]:
+    """Numbers that never change do not count."""
+    if not size.any():
+        raise DataError("states that change", "one state throughout", file=dataset.name, field="observations")
+    return np.divide(1.0, size, out=np.zeros_like(size), where=size > 0).astype(np.float32)

@@ -43,7 +43,7 @@ def joined_nearby(mdp: TabularMDP, count: int, *, seed: int = 0) -> Stitches:
     there_and_back = rng.random(count) < 0.5
     source, target = order[np.where(there_and_back, first, near)], order[np.where(there_and_back, near, first)]
     place = mdp.states[target, 0]
-    return Stitches(
+    return Stitches.judged_by_one(
         source=source,
         target=target,
         length=np.ones(count, dtype=np.int64),

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from bats.dataset import Dataset
 from bats.dynamics import PAPER, DynamicsConfig, unroll
 from bats.dynamics_training import split_rows
-from bats.metric import StepMetric
+from bats.metric import ScaledMetric
 from bats.model import Model, fit_dynamics, held_out_error
 
 TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large", "mountain-car", "hopper")
@@ -101,7 +101,7 @@ def open_loop(model: Model, log: Dataset, config: DynamicsConfig) -> tuple[Float
     )
     ends = np.asarray(visited[:, :, -1])
     truth = log.next_observations[starts + STEPS - 1]
-    metric = StepMetric.from_dataset(log)
+    metric = ScaledMetric.of(log)
     distance = np.linalg.norm(metric.embed(ends.mean(axis=0)) - metric.embed(truth), axis=1)
     covered = np.all((ends.min(axis=0) <= truth) & (truth <= ends.max(axis=0)), axis=1)
     return distance, float(covered.mean())

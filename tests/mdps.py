@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from bats.mdp import TabularMDP
+from bats.mdp import NO_STITCH, TabularMDP
 
 
 def mdp_from_edges(
@@ -31,6 +31,8 @@ def mdp_from_edges(
         reward=np.array([edges[edge][2] for edge in order], dtype=np.float64),
         discount=np.array([0.0 if edge in ends else gamma for edge in order]),
         stitch_round=np.zeros(len(order), dtype=np.int16),
+        stitch=np.full(len(order), NO_STITCH, dtype=np.int32),
+        stitch_count=0,
         planning_error=np.zeros(len(order), dtype=np.float32),
         starts=np.array(starts, dtype=np.int32),
         start_weights=np.full(len(starts), 1 / len(starts)),

@@ -12,12 +12,23 @@ from hypothesis import strategies as st
 
 from bats.dataset import Dataset
 from bats.errors import DataError, OutputError, SettingError
-from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, amiss_in_mdp, from_dataset
+from bats.mdp import LOGGED, NO_STITCH, Stitches, TabularMDP, add_stitches, amiss_in_mdp, from_dataset
 from bats.mdp_files import load_mdp, save_mdp, save_round
 from bats.solve import carry_policy, policy_iteration
 from tests.mdps import mdp_from_edges, random_mdps
 
-ARRAYS = ("states", "first_edge", "target", "action", "reward", "discount", "stitch_round", "planning_error", "starts")
+ARRAYS = (
+    "states",
+    "first_edge",
+    "target",
+    "action",
+    "reward",
+    "discount",
+    "stitch_round",
+    "stitch",
+    "planning_error",
+    "starts",
+)
 
 
 def same(first: TabularMDP, second: TabularMDP) -> bool:
@@ -130,7 +141,7 @@ def test_merging_equals_a_dictionary_of_rows(seed: int, rows: int, places: int, 
 def stitches(mdp: TabularMDP, rng: np.random.Generator, *, count: int = 5, longest: int = 3) -> Stitches:
     """Arbitrary stitches between the states of an MDP."""
     width = mdp.states.shape[1]
-    return Stitches(
+    return Stitches.judged_by_one(
         source=rng.integers(0, mdp.real_count, size=count),
         target=rng.integers(0, mdp.real_count, size=count),
         length=rng.integers(1, longest + 1, size=count),
@@ -143,7 +154,7 @@ def stitches(mdp: TabularMDP, rng: np.random.Generator, *, count: int = 5, longe
 
 def test_a_stitch_of_three_actions_adds_two_states_and_three_edges_and_is_charged_on_its_last() -> None:
     mdp = mdp_from_edges(2, [(0, 1, 0.0)], gamma=0.9)
-    joined = Stitches(
+    joined = Stitches.judged_by_one(
         source=np.array([1]),
         target=np.array([0]),
         length=np.array([3]),
@@ -158,6 +169,8 @@ def test_a_stitch_of_three_actions_adds_two_states_and_three_edges_and_is_charge
     assert edges_of(grown) == [(0, 0, 0, 1), (1, 0.1, 1, 10), (10, 0.2, 2, 11), (11, 0.3, 4, 0)]
     assert grown.planning_error.tolist() == [0, 0, 0, 0.25]
     assert grown.stitch_round.tolist() == [LOGGED, 1, 1, 1]
+    assert grown.stitch.tolist() == [NO_STITCH, 0, 0, 0]
+    assert add_stitches(grown, joined, stitch_round=2).stitch.max() == 1
     # the last edge pays 4 - gamma * c * d = 4 - 0.9 * 2 * 0.25, and charging again does not charge twice
     once = replace(grown, penalty=2.0)
     assert once.charged_reward == pytest.approx([0, 1, 2, 3.55])
@@ -166,7 +179,7 @@ def test_a_stitch_of_three_actions_adds_two_states_and_three_edges_and_is_charge
 
 def test_a_stitch_into_a_terminal_state_ends_the_episode_and_still_pays_its_penalty() -> None:
     mdp = replace(mdp_from_edges(3, [(0, 1, 5.0), (2, 2, 0.0)], ends=(0,), gamma=0.9), penalty=10.0)
-    joined = Stitches(
+    joined = Stitches.judged_by_one(
         source=np.array([2]),
         target=np.array([1]),
         length=np.array([1]),
