@@ -1,0 +1,191 @@
+"""Attempts at stitches: candidates are planned, judged and become stitches, or are refused for a reason.
+
+A stitch's error is what the judging share of the elites stays within, plus how wrong the model was on held-out rows
+near the plan. It must be below the tolerance, and it is what the stitch is charged for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from bats.calibration import LocalError
+from bats.candidates import Candidates
+from bats.dynamics import Dynamics, Predictor, one_hot
+from bats.mdp import Stitches, TabularMDP
+from bats.metric import Metric
+from bats.planner import PlannerConfig, Plans, Problems, plan
+
+LIKELY = 0.5
+"""probability of an ending from which a plan counts as ended on the way"""
+
+
+class Outcome(IntEnum):
+    """What became of an attempt."""
+
+    ACCEPTED = 0
+    MISSED = 1
+    """the plan ends too far from its target"""
+    DOUBTED = 2
+    """near enough by the ensemble, but the model was too wrong on held-out rows near the plan"""
+    ENDED = 3
+    """the task would end on the way"""
+    RAN_AWAY = 4
+    """what the model predicts is not finite"""
+
+
+@dataclass(frozen=True, eq=False)
+class Attempts:
+    """Pairs that were planned, and what became of them."""
+
+    source: Int[np.ndarray, "C"]
+    target: Int[np.ndarray, "C"]
+    length: Int[np.ndarray, "C"]
+    gap: Float[np.ndarray, "C"]
+    """length of the neighbour edge that had to be closed"""
+    error: Float[np.ndarray, "C"]
+    """the plan's, with the model's share in it"""
+    outcome: Int[np.ndarray, "C"]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def accepted(self) -> Bool[np.ndarray, "C"]:
+        return self.outcome == Outcome.ACCEPTED
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What was learned from the log and planning relies on."""
+
+    dynamics: Predictor
+    metric: Metric
+    box: tuple[Float[np.ndarray, "A"], Float[np.ndarray, "A"]]
+    """least and greatest actions"""
+    local_error: LocalError | None
+    """how wrong the model is where; None: the ensemble's agreement is trusted"""
+
+
+def attempt(
+    mdp: TabularMDP,
+    candidates: Candidates,
+    learned: Learned,
+    config: PlannerConfig,
+    *,
+    tolerance: float,
+    shortest: bool,
+    seed: int,
+) -> tuple[Attempts, Stitches]:
+    """Plans the candidates and sorts them: all that was tried, and the stitches among it.
+
+    With `shortest`, every candidate is tried with 1, 2, … actions up to its length, and the first success counts
+    [Algorithm 2]; otherwise with its own length only.
+    """
+    problems = _problems(mdp, candidates, learned.dynamics.action_count)
+    if shortest:
+        length, plans = _shortest(problems, learned, config, tolerance=tolerance, seed=seed)
+    else:
+        length, plans = problems.length, _plan(problems, learned, config, tolerance=tolerance, seed=seed)
+    acted_in = np.concatenate([problems.source[:, None], plans.state[:, :-1]], axis=1)
+    model_error = np.zeros(len(candidates))
+    if learned.local_error is not None:
+        calm = np.where(np.isfinite(acted_in), acted_in, 0.0)
+        model_error = learned.local_error.along(np.asarray(learned.metric.embed(calm)), length)
+    missed = plans.error(config.quantile)
+    outcome = np.full(len(candidates), Outcome.ACCEPTED, dtype=np.int8)
+    outcome[missed + model_error >= tolerance] = Outcome.DOUBTED
+    outcome[missed >= tolerance] = Outcome.MISSED
+    outcome[_ends_on_the_way(learned.dynamics, acted_in, plans, length)] = Outcome.ENDED
+    outcome[~np.isfinite(missed)] = Outcome.RAN_AWAY
+    tried = Attempts(
+        candidates.source, candidates.target, length, candidates.gap, missed + model_error, outcome.astype(np.int8)
+    )
+    return tried, _stitches(tried, plans, model_error, mdp)
+
+
+def _problems(mdp: TabularMDP, candidates: Candidates, action_count: int | None) -> Problems:
+    path = np.maximum(candidates.edge, 0)  # entries beyond a path's length are not looked at
+    actions = mdp.action[path]
+    if action_count is not None:
+        actions = one_hot(actions, action_count)
+    return Problems(
+        source=mdp.states[candidates.source].astype(np.float32),
+        target=mdp.states[candidates.target].astype(np.float32),
+        length=candidates.length,
+        actions=actions.astype(np.float32),
+    )
+
+
+def _plan(problems: Problems, learned: Learned, config: PlannerConfig, *, tolerance: float, seed: int) -> Plans:
+    return plan(
+        learned.dynamics,
+        learned.metric.embed,
+        problems,
+        config,
+        box=learned.box,
+        tolerance=tolerance,
+        seed=seed,
+    )
+
+
+def _shortest(
+    problems: Problems, learned: Learned, config: PlannerConfig, *, tolerance: float, seed: int
+) -> tuple[Int[np.ndarray, "C"], Plans]:
+    """The first number of actions that will do, or else the last one tried, and the plans made with it."""
+    length = np.ones(len(problems), dtype=problems.length.dtype)
+    plans = _plan(problems.with_length(length), learned, config, tolerance=tolerance, seed=seed)
+    for actions in range(2, problems.actions.shape[1] + 1):
+        rows = np.flatnonzero(
+            ~plans.accepted(config.quantile, tolerance) & (length == actions - 1) & (problems.length >= actions)
+        )
+        if len(rows) == 0:
+            break
+        length[rows] = actions
+        again = problems.with_length(length).some(rows, problems.actions.shape[1])
+        plans = plans.replaced(rows, _plan(again, learned, config, tolerance=tolerance, seed=seed))
+    return length, plans
+
+
+def _ends_on_the_way(
+    dynamics: Predictor, acted_in: Float[np.ndarray, "C K D"], plans: Plans, length: Int[np.ndarray, "C"]
+) -> Bool[np.ndarray, "C"]:
+    """Whether any elite expects the task to end before the last action of a plan."""
+    count, longest = plans.action.shape[:2]
+    if not isinstance(dynamics, Dynamics) or dynamics.networks.termination is None or longest == 1:
+        return np.zeros(count, dtype=bool)
+    parts = (acted_in[:, :-1], plans.action[:, :-1], plans.state[:, :-1])
+    flat = [jnp.asarray(part.reshape(count * (longest - 1), -1), jnp.float32) for part in parts]
+    members = [jnp.broadcast_to(part, (dynamics.member_count, *part.shape)) for part in flat]
+    likely = np.asarray(dynamics.termination(*members).max(axis=0)).reshape(count, longest - 1) > LIKELY
+    return np.any(likely & (np.arange(longest - 1) < length[:, None] - 1), axis=1)
+
+
+def _stitches(tried: Attempts, plans: Plans, model_error: Float[np.ndarray, "C"], mdp: TabularMDP) -> Stitches:
+    """The accepted attempts as what is added to an MDP."""
+    rows = np.flatnonzero(tried.accepted)
+    action = plans.action[rows]
+    reward = plans.reward[rows].astype(np.float64)
+    used = np.arange(reward.shape[1]) < tried.length[rows][:, None]
+    reward = np.where(used[:, :, None], reward, 0.0)
+    return Stitches(
+        source=tried.source[rows],
+        target=tried.target[rows],
+        length=tried.length[rows],
+        action=action if mdp.action_count is None else action.argmax(axis=2).astype(mdp.action.dtype),
+        state=np.where(used[:, :-1, None], plans.state[rows, :-1], 0.0),
+        reward=reward.mean(axis=2),
+        planning_error=tried.error[rows].astype(np.float32),
+        distance=plans.distance[rows],
+        model_error=model_error[rows].astype(np.float32),
+        reward_range=np.stack([reward.min(axis=2), reward.max(axis=2)], axis=-1).astype(np.float32),
+    )
+
+
+def none_tried() -> Attempts:
+    """No attempts at all."""
+    return Attempts(*(np.zeros(0, dtype=float if part.name in ("gap", "error") else int) for part in fields(Attempts)))

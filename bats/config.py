@@ -1,0 +1,132 @@
+"""One frozen configuration for the whole flow, and the presets: ours for every task, the paper's, and a quick one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from bats.candidates import CandidateConfig
+from bats.cross_entropy import CrossEntropyConfig
+from bats.dynamics import PAPER, DynamicsConfig
+from bats.errors import SettingError
+from bats.metric import MetricKind
+from bats.neighbours import NeighbourConfig
+from bats.planner import PlannerConfig
+from bats.stitch import StitchConfig
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides what becomes of a log, but for the seed."""
+
+    gamma: float = 0.99
+    """discount of one step"""
+    metric: MetricKind = "steps"
+    """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations"""
+    penalty: float = 1.5
+    """what a unit of a stitch's error costs [c], in the unit of the next setting"""
+    penalty_unit: Literal["step", "reward"] = "step"
+    """step: the penalty counts steps of time, each worth (1 - gamma) times the range of the log's own values, so that
+    one number does for every task; reward: it is a reward as it stands"""
+    charge: Literal["during", "afterwards"] = "during"
+    """afterwards: stitch without a penalty and charge it on the finished graph, as the paper does"""
+    final_tolerance: float | None = None
+    """drop stitches with a larger error from the finished graph; None: none"""
+    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+    stitch: StitchConfig = field(default_factory=StitchConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma < 1:
+            raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {self.gamma}.")
+        if not self.penalty >= 0:
+            raise SettingError(f"`penalty` must not be negative; got {self.penalty}.")
+
+
+def _paper(
+    *,
+    attempts: int,
+    rounds: int,
+    tolerance: float,
+    penalty: float,
+    metric: MetricKind,
+    neighbours: NeighbourConfig,
+    longest: int = 1,
+    final_tolerance: float | None = None,
+    temperature: float = 0.25,
+    hidden: tuple[int, ...] = PAPER.hidden,
+) -> Config:
+    """The paper's way (appendix D.1): cross-entropy planning that leaves at the first success, penalties afterwards."""
+    return Config(
+        metric=metric,
+        penalty=penalty,
+        penalty_unit="reward",
+        charge="afterwards",
+        final_tolerance=final_tolerance,
+        dynamics=replace(PAPER, hidden=hidden),
+        stitch=StitchConfig(
+            rounds=rounds,
+            samples=attempts,
+            attempts=attempts,
+            temperature=temperature,
+            tolerance=tolerance,
+            shortest=True,
+            calibrate=False,
+            candidates=CandidateConfig(longest=longest, branches=None, lengths="all", impact="value", per_source=6),
+            neighbours=neighbours,
+            planner=PlannerConfig(
+                method="cross-entropy", cross_entropy=CrossEntropyConfig(leave_at_success=True), fallback=False
+            ),
+        ),
+    )
+
+
+def _paper_maze(*, radius: float, penalty: float, rounds: int = 10) -> Config:
+    near = NeighbourConfig(count=None, radius=radius, scales=(1.0,))
+    return _paper(attempts=50_000, rounds=rounds, tolerance=0.425, penalty=penalty, metric="raw", neighbours=near)
+
+
+def _paper_walker(*, penalty: float, final_tolerance: float, longest: int = 1) -> Config:
+    near = NeighbourConfig(count=25, radius=None, scales=(1.0,))
+    return _paper(
+        attempts=5_000,
+        rounds=40,
+        tolerance=10.0,
+        penalty=penalty,
+        metric="deviations",
+        neighbours=near,
+        longest=longest,
+        final_tolerance=final_tolerance,
+    )
+
+
+PRESETS: dict[str, Config] = {
+    "default": Config(),
+    "demo": Config(
+        dynamics=DynamicsConfig(updates=4_000, members=5, elites=3),
+        stitch=StitchConfig(rounds=10, samples=3000, attempts=3000),
+    ),
+    "paper-umaze": _paper_maze(radius=0.225, penalty=20.0),
+    "paper-medium": _paper_maze(radius=0.225, penalty=20.0),
+    "paper-large": _paper_maze(radius=0.15, penalty=10.0, rounds=20),
+    "paper-hopper": _paper_walker(penalty=10.0, final_tolerance=2.25),
+    "paper-walker2d": _paper_walker(penalty=50.0, final_tolerance=0.5),
+    "paper-halfcheetah": _paper_walker(penalty=50.0, final_tolerance=2.0, longest=5),
+    "paper-mountain-car": _paper(
+        attempts=100,
+        rounds=20,
+        tolerance=0.1,
+        penalty=1.0,
+        metric="raw",
+        neighbours=NeighbourConfig(count=25, radius=None, scales=(1.0,)),
+        longest=5,
+        temperature=0.1,
+        hidden=(64, 64, 64),
+    ),
+}
+
+
+def preset(name: str) -> Config:
+    """The configuration of this name."""
+    if name not in PRESETS:
+        raise SettingError(f"There is no preset called '{name}'; known are {', '.join(PRESETS)}.")
+    return PRESETS[name]

@@ -1,0 +1,88 @@
+"""Stitching the mazes: seconds, what the graph promises, and what the true environment says of it.
+
+    python -m benchmarks.stitching                                   all three mazes with the default settings
+    python -m benchmarks.stitching maze2d-umaze --preset paper-umaze
+    python -m benchmarks.stitching maze2d-large --preset paper-large --attempts 5000
+    python -m benchmarks.stitching maze2d-umaze --runs runs          keeps the run, and goes on with it if it is there
+
+Logs are collected with seed 0 at their usual sizes. The environment judges what came out and chooses nothing: the
+graph's actions are played open loop from stratified starts, and every stitch on the policy's walks is played alone from
+its exact source state.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from bats.config import Config, preset
+from bats.formats import load_dataset
+from bats.pipeline import fit
+from bats.stitch import RoundRecord
+from bats.tasks import collect
+from bats.tasks.maze2d import find_maze
+from benchmarks.maze_judge import STARTS_PER_CELL, judge
+
+TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=TASKS)
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--attempts", type=int, help="joins planned each round, where the preset's are too many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=Path, help="folder to keep the runs in")
+    parser.add_argument("--logs", type=Path, help="folder with logs named after the tasks, to collect none")
+    options = parser.parse_args()
+    config = preset(options.preset)
+    if options.attempts is not None:
+        few = replace(config.stitch, attempts=options.attempts, samples=min(options.attempts, config.stitch.samples))
+        config = replace(config, stitch=few)
+    for task in options.tasks:
+        name = f"{task.removeprefix('maze2d-')}_{options.preset.split('-')[0]}"
+        measure(task, config, name, options)
+
+
+def measure(task: str, config: Config, name: str, options: argparse.Namespace) -> None:
+    """Fits one maze's log and lets the environment judge."""
+    held = None if options.logs is None else options.logs / f"{task}.hdf5"
+    log = collect(task, seed=0) if held is None else load_dataset(held)
+    folder = None if options.runs is None else options.runs / f"{name}-{options.seed}"
+    result = fit(log, config, seed=options.seed, folder=folder, on_record=tell)
+    spent = {
+        stage: sum(timing.seconds for timing in result.timings if timing.stage == stage)
+        for stage in dict.fromkeys(timing.stage for timing in result.timings)
+    }
+    tried = sum(record.tried for record in result.records)
+    accepted = sum(record.accepted for record in result.records)
+    maze = find_maze(task)
+    judged = judge(
+        result.mdp,
+        result.solution.policy,
+        maze,
+        result.metric,
+        tolerance=config.final_tolerance or config.stitch.tolerance,
+        per_cell=STARTS_PER_CELL[maze.name],
+        seed=options.seed,
+    )
+    print(f"{name}: {len(log):,} rows, {tried:,} plans, {accepted:,} stitches")
+    for stage, seconds in spent.items():
+        print(f"figure {name}_{stage.replace(' ', '_')} {seconds:.1f} s")
+    print(f"figure {name}_plans {tried} plans")
+    for line in judged.lines(name):
+        print(line, flush=True)
+
+
+def tell(record: RoundRecord) -> None:
+    print(
+        f"  round {record.round}: {record.sources:,} sources, {record.candidates:,} candidates, "
+        f"{record.tried:,} tried, {record.accepted:,} accepted, {record.refused}, mean error {record.mean_error:.3f}, "
+        f"value {record.value:.2f}, {record.stitched_share:.0%} stitched",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

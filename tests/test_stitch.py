@@ -1,0 +1,231 @@
+"""The loop in a plane where every step is known: what must be found is found, and what is added is true."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from bats.attempts import Attempts, Learned, Outcome
+from bats.calibration import LocalError
+from bats.candidates import CandidateConfig
+from bats.dataset import Dataset
+from bats.dynamics import states_along
+from bats.errors import SettingError
+from bats.mdp import LOGGED, TabularMDP, from_dataset
+from bats.metric import ScaledMetric
+from bats.neighbours import NeighbourConfig
+from bats.planner import PlannerConfig
+from bats.rollouts import walk
+from bats.solve import policy_iteration, start_value
+from bats.stitch import Experience, Round, StitchConfig, stitch
+
+REACH = 0.06
+"""how far an action moves in each direction"""
+GAMMA = 0.9
+
+
+class Plane(eqx.Module):
+    """The action is the move; three members differ by a small shift, and none expects a reward."""
+
+    networks: Float[Array, "M 1 D"]
+    action_count: int | None = eqx.field(static=True, default=None)
+
+    @property
+    def member_count(self) -> int:
+        return self.networks.shape[0]
+
+    def change(self, states: Array, actions: Array) -> tuple[Array, Array]:
+        return actions + self.networks, jnp.zeros_like(states)
+
+    def reward(self, states: Array, actions: Array, after: Array) -> Array:
+        return jnp.zeros(states.shape[:-1])
+
+
+def crossing() -> Dataset:
+    """One walk to the right that earns nothing, and one upwards that crosses it and ends where 1 is paid for ever."""
+    right = np.stack([REACH * np.arange(11), np.zeros(11)], axis=1)
+    up = np.stack([np.full(11, 0.3), REACH * (np.arange(11) - 5.5)], axis=1)
+    stay = np.repeat(up[-1:], 2, axis=0)
+    states = np.concatenate([right[:-1], up[:-1], stay[:1]]).astype(np.float32)
+    after = np.concatenate([right[1:], up[1:], stay[1:]]).astype(np.float32)
+    rewards = np.zeros(len(states), dtype=np.float32)
+    rewards[-1] = 1.0
+    ends = np.zeros(len(states), dtype=bool)
+    ends[[9, 20]] = True
+    log = Dataset.from_arrays(states, after - states, rewards, next_observations=after, timeouts=ends)
+    return log.with_starts(np.array([0]))
+
+
+CONFIG = StitchConfig(
+    rounds=10,
+    samples=200,
+    attempts=100,
+    tolerance=0.01,
+    calibrate=False,
+    candidates=CandidateConfig(longest=1, branches=None, lengths="all", per_source=None),
+    neighbours=NeighbourConfig(count=None, radius=0.07, scales=(1.0,)),
+    planner=PlannerConfig(batch=64, fallback=False),
+)
+
+
+def learned(log: Dataset, *, shift: float = 0.0, local_error: LocalError | None = None) -> Learned:
+    plane = Plane(jnp.array([-shift, 0.0, shift])[:, None, None] * jnp.ones((1, 1, 2)))
+    box = (np.full(2, -REACH, dtype=np.float32), np.full(2, REACH, dtype=np.float32))
+    return Learned(plane, ScaledMetric.of(log, "raw"), box, local_error)
+
+
+def rounds_of(log: Dataset, config: StitchConfig, *, seed: int = 0, penalty: float = 0.0) -> list[Round]:
+    return list(stitch(from_dataset(log, gamma=GAMMA, penalty=penalty), learned(log), config, seed=seed))
+
+
+def stitched_pairs(mdp: TabularMDP) -> list[tuple[list[float], list[float]]]:
+    """Where the stitches on the policy's walk begin and end, if each has one action."""
+    policy = policy_iteration(mdp).policy
+    edges = walk(mdp, policy, mdp.starts, 30).edge[0]
+    used = edges[(edges >= 0) & (mdp.stitch_round[edges] != LOGGED)]
+    return [
+        (
+            np.float64(mdp.states[mdp.source[edge]]).round(2).tolist(),
+            np.float64(mdp.states[mdp.target[edge]]).round(2).tolist(),
+        )
+        for edge in used
+    ]
+
+
+def test_the_one_best_stitch_is_found() -> None:
+    # an action moves 0.06, as far as the log moved: only from (0.24, 0) is the upward walk met without losing a step
+    log = crossing()
+    found = rounds_of(log, CONFIG)
+    assert found[0].record.value_before == 0.0
+    assert stitched_pairs(found[-1].mdp) == [([0.24, 0.0], [0.3, 0.03])]
+    # four steps to the right, the stitch, four steps up to (0.3, 0.27), then 1 for ever
+    assert found[-1].record.value == pytest.approx(GAMMA**9 / (1 - GAMMA))
+
+
+def test_the_loop_ends_when_nothing_is_left_to_try() -> None:
+    found = rounds_of(crossing(), CONFIG)
+    assert len(found) < CONFIG.rounds
+    pairs = np.concatenate([np.stack([each.attempts.source, each.attempts.target], axis=1) for each in found])
+    assert len(np.unique(pairs, axis=0)) == len(pairs)
+
+
+def test_longer_stitches_go_through_imagined_states_and_end_in_real_ones() -> None:
+    config = replace(CONFIG, candidates=CandidateConfig(longest=4, per_source=4))
+    log = crossing()
+    found = rounds_of(log, config, penalty=0.5)
+    mdp = found[-1].mdp
+    assert mdp.state_count > mdp.real_count
+    for each in found:
+        assert np.all(each.stitches.target < mdp.real_count)
+        assert np.all(each.stitches.source < mdp.real_count)
+        assert np.count_nonzero(each.attempts.accepted) == len(each.stitches) == each.record.accepted
+        assert sum(each.record.refused.values()) + each.record.accepted == each.record.tried
+    # with diagonal moves the upward walk is met higher up
+    assert found[-1].record.value > GAMMA**9 / (1 - GAMMA)
+    values = [each.record.value for each in found]
+    assert np.all(np.diff(values) >= -1e-9)
+
+
+def test_every_accepted_stitch_is_within_tolerance_when_its_actions_are_simulated_again() -> None:
+    log = crossing()
+    config = replace(CONFIG, candidates=CandidateConfig(longest=4, per_source=None))
+    means = learned(log, shift=0.001)
+    mdp = from_dataset(log, gamma=GAMMA)
+    for each in stitch(mdp, means, config, seed=0):
+        planned = each.stitches
+        length = jnp.asarray(planned.length)
+        source = jnp.asarray(mdp.states[planned.source])
+        ends = states_along(means.dynamics, source, jnp.asarray(planned.action), length)[:, :, -1]
+        distance = np.linalg.norm(np.asarray(ends) - mdp.states[planned.target], axis=2)
+        assert pytest.approx(distance, abs=1e-6) == planned.distance.T
+        assert np.all(np.quantile(distance, 0.8, axis=0) < config.tolerance + 1e-6)
+
+
+def test_where_held_out_rows_doubt_the_model_stitches_cost_more_or_are_refused() -> None:
+    log = crossing()
+    mdp = from_dataset(log, gamma=GAMMA)
+
+    def first_round(residual: float) -> Round:
+        local = LocalError(log.observations, np.full(len(log), residual))
+        return next(stitch(mdp, learned(log, local_error=local), CONFIG, seed=0))
+
+    sure, doubtful = first_round(0.0), first_round(0.008)
+    same = sure.attempts.accepted & doubtful.attempts.accepted
+    assert same.any()
+    assert doubtful.attempts.error[same] == pytest.approx(sure.attempts.error[same] + 0.008)
+    assert np.all(doubtful.stitches.model_error == np.float32(0.008))
+    refused = first_round(0.02)
+    assert refused.record.accepted == 0
+    assert refused.record.refused["doubted"] == sure.record.accepted
+    # wrong only far away from anything planned: nothing changes
+    away = LocalError(np.array([[9.0, 9.0], [0.3, 0.0]]), np.array([5.0, 0.0]))
+    assert away.along(np.array([[[0.3, 0.0]]]), np.array([1])).tolist() == [
+        5.0
+    ]  # both of two rows are among the nearest
+
+
+def equal(one: object, other: object) -> bool:
+    return all(np.array_equal(getattr(one, part.name), getattr(other, part.name)) for part in fields(one))  # type: ignore[arg-type]
+
+
+def test_a_loop_that_goes_on_from_saved_rounds_ends_as_if_it_had_not_stopped() -> None:
+    log = crossing()
+    config = replace(CONFIG, candidates=CandidateConfig(longest=3, per_source=2), samples=10, attempts=4, rounds=3)
+    whole = rounds_of(log, config)
+    assert len(whole) == 3
+    experience = Experience.none()
+    for each in whole[:1]:
+        experience = experience.and_then(each.attempts, each.mdp.real_count)
+    rest = list(stitch(whole[0].mdp, learned(log), config, seed=0, rounds_done=1, experience=experience))
+    assert [each.record for each in rest] == [each.record for each in whole[1:]]
+    assert all(equal(one.attempts, two.attempts) for one, two in zip(rest, whole[1:], strict=True))
+    assert equal(rest[-1].mdp, whole[-1].mdp)
+    other = rounds_of(log, config, seed=1)
+    assert [each.record for each in other] != [each.record for each in whole]
+
+
+def test_the_shortest_plan_that_will_do_is_taken_where_algorithm_2_is_asked_for() -> None:
+    log = crossing()
+    config = replace(CONFIG, candidates=CandidateConfig(longest=4, per_source=None))
+    shortest = next(stitch(from_dataset(log, gamma=GAMMA), learned(log), replace(config, shortest=True), seed=0))
+    done = shortest.attempts.accepted
+    move = np.abs(shortest.mdp.states[shortest.attempts.target] - shortest.mdp.states[shortest.attempts.source])
+    fewest = np.ceil(move.max(axis=1) / REACH - 1e-3)
+    assert done.any()
+    assert shortest.attempts.length[done].tolist() == np.maximum(fewest[done], 1).tolist()
+
+
+def test_experience_knows_what_failed_and_what_to_hope_for() -> None:
+    attempts = Attempts(
+        source=np.array([0, 1, 2]),
+        target=np.array([5, 5, 5]),
+        length=np.array([1, 1, 1]),
+        gap=np.array([0.3, 0.3, 20.0]),
+        error=np.array([0.1, 0.3, 9.0]),
+        outcome=np.array([Outcome.ACCEPTED, Outcome.MISSED, Outcome.MISSED]),
+    )
+    known = Experience.none().and_then(attempts, real_count=10)
+    assert known.tried().tolist() == [5, 15, 25]
+    gaps, lengths = np.array([0.3, 20.0, 1.5]), np.ones(3, dtype=int)
+    assert known.chance(gaps, lengths).tolist() == [2 / 3, 1 / 2, 1.0]  # (successes + 1) / (tries + 1)
+    assert known.expected_error(0.4) == pytest.approx((0.1 + 0.2) / 2)
+    again = known.forgetting_failures()
+    assert again.tried().tolist() == [5]
+    assert again.chance(gaps, lengths).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"tolerance": 0.0}, {"temperature": -1.0}, {"attempts": 0}])
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SettingError, match=next(iter(wrong))):
+        replace(StitchConfig(), **wrong)
+
+
+def test_start_values_in_the_records_are_those_of_the_mdp() -> None:
+    found = rounds_of(crossing(), CONFIG)
+    for each in found:
+        assert each.record.value == start_value(each.mdp, policy_iteration(each.mdp).value)
