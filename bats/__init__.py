@@ -4,20 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bats.config import Config, preset
     from bats.dataset import Dataset
     from bats.errors import BatsError, DataError
     from bats.formats import ColumnMap, load_dataset, write_hdf5, write_minari
     from bats.mdp import TabularMDP, from_dataset
     from bats.mdp_files import load_mdp, save_mdp
+    from bats.pipeline import Result, fit
     from bats.solve import Solution, policy_iteration, policy_value, start_value
     from bats.validate import validate
 
 _HOMES = {
+    "bats.config": ("Config", "preset"),
     "bats.dataset": ("Dataset",),
     "bats.errors": ("BatsError", "DataError"),
     "bats.formats": ("ColumnMap", "load_dataset", "write_hdf5", "write_minari"),
     "bats.mdp": ("TabularMDP", "from_dataset"),
     "bats.mdp_files": ("load_mdp", "save_mdp"),
+    "bats.pipeline": ("Result", "fit"),
     "bats.solve": ("Solution", "policy_iteration", "policy_value", "start_value"),
     "bats.validate": ("validate",),
 }
@@ -26,15 +30,19 @@ _HOMES = {
 __all__ = [
     "BatsError",
     "ColumnMap",
+    "Config",
     "DataError",
     "Dataset",
+    "Result",
     "Solution",
     "TabularMDP",
+    "fit",
     "from_dataset",
     "load_dataset",
     "load_mdp",
     "policy_iteration",
     "policy_value",
+    "preset",
     "save_mdp",
     "start_value",
     "validate",

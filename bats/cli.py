@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
 
-import numpy as np
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from bats import mdp_files
+from bats.cli_output import print_facts, print_line, print_validation, print_written
+from bats.cli_solve import Under, solve_log, solve_run
 from bats.dataset import Dataset
-from bats.episodes import Note, TimeoutRule, counted
-from bats.errors import BatsError, OutputError
+from bats.episodes import TimeoutRule
+from bats.errors import BatsError, OutputError, SettingError
 from bats.formats import ColumnMap, load_dataset, write_hdf5, write_minari
-from bats.mdp import TabularMDP, from_dataset
 from bats.progress import shown_progress
-from bats.solve import logged_value, policy_iteration, start_value
+from bats.run_folder import RunFolder
 from bats.tasks import TASKS, collect, collect_published, find_task, write_published
 from bats.types import Reporter
-from bats.validate import Validation, validate
+from bats.validate import validate
 
+if TYPE_CHECKING:
+    from bats.config import Config
+
+Settings = TypeVar("Settings")
 LogName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
 Switch = tyro.conf.FlagCreatePairsOff[bool]
-MARKS = {"problem": ("!", "bold red"), "decision": ("·", "cyan"), "fact": ("·", "dim")}
 
 
 @dataclass(frozen=True)
@@ -66,17 +67,33 @@ class Validate:
 
 
 @dataclass(frozen=True)
-class Solve:
-    """Turn a log into a tabular MDP and solve it exactly."""
+class Fit(Generic[Settings]):
+    """Learn a model of a log, stitch the log together with it and solve the result; goes on where it was stopped."""
 
     file: LogName
     """a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID"""
-    gamma: float = 0.99
-    """discount of one step"""
-    dead_end_value: float = 0.0
-    """what a state is worth whose future the log does not show"""
-    save: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """folder to save the MDP in; `bats.load_mdp` reads it"""
+    settings: Annotated[Settings, tyro.conf.arg(name="")]
+    out: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
+    """folder of the run; by default runs/LOG-SEED"""
+    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "default"
+    """what the other settings are unless given: default, demo, or paper-TASK for the paper's own"""
+    seed: int = 0
+    """the same seed gives the same run, on the same machine"""
+    reading: tyro.conf.OmitArgPrefixes[Reading] = Reading()
+
+
+@dataclass(frozen=True)
+class SettingsLater:
+    """Stands in for the settings where nobody asked about them: knowing them takes a second."""
+
+
+@dataclass(frozen=True)
+class Solve:
+    """Turn a log into a tabular MDP and solve it exactly, or solve a finished run again under other settings."""
+
+    file: LogName
+    """a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID; or the folder of a run"""
+    under: tyro.conf.OmitArgPrefixes[Under] = field(default_factory=Under)
     reading: tyro.conf.OmitArgPrefixes[Reading] = Reading()
 
 
@@ -118,6 +135,7 @@ class Data:
 
 Command = (
     Annotated[Validate, tyro.conf.subcommand("validate")]
+    | Annotated[Fit[SettingsLater], tyro.conf.subcommand("fit")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
@@ -125,42 +143,64 @@ Command = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; 0 if it did what was asked, 1 for problems under --strict, 2 if input or call were wrong."""
-    if list(sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments == ["--version"]:
         print(version("bats-rl"))
         return 0
-    command = tyro.cli(
-        Command,
-        prog="bats-rl",
-        description="Best Action Trajectory Stitching: from a log to a policy with a value you can trust.",
-        args=arguments,
-        config=(tyro.conf.OmitSubcommandPrefixes,),
-    )
     out, told = Console(), Console(stderr=True)
+    fitting = arguments[:1] == ["fit"]
     try:
-        return _run(command, out, told)
+        if fitting:
+            _fit(_parsed_fit(arguments[1:]), out, told)
+            return 0
+        return _run(_parsed(arguments), out, told)
     except BatsError as error:
         told.print(Text.assemble(("error: ", "bold red"), str(error)))
         return 2
     except KeyboardInterrupt:
-        told.print("interrupted; nothing was left half written")
+        more = "; the same command goes on from there" if fitting else ""
+        told.print(f"interrupted; nothing was left half written{more}")
         return 130
     except BrokenPipeError:  # whoever was reading has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def _run(command: Validate | Solve | Data, out: Console, told: Console) -> int:
+def _parsed(arguments: list[str]) -> Validate | Fit[SettingsLater] | Solve | Data:
+    return tyro.cli(
+        Command,
+        prog="bats-rl",
+        description="Best Action Trajectory Stitching: from a log to a policy with a value you can trust.",
+        args=arguments,
+        config=(tyro.conf.OmitSubcommandPrefixes,),
+    )
+
+
+def _parsed_fit(arguments: list[str]) -> Fit[Config]:
+    """The preset is read first: it says what the settings are that are not given."""
+    from bats.config import Config, preset  # brings in JAX, which nothing else here needs
+
+    first = argparse.ArgumentParser(prog="bats-rl fit", add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default="default")
+    name = first.parse_known_args(arguments)[0].preset
+    unless_given = Fit(file=tyro.MISSING, settings=preset(name), preset=name)
+    return tyro.cli(Fit[Config], prog="bats-rl fit", args=arguments, default=unless_given)
+
+
+def _run(command: Validate | Fit[SettingsLater] | Solve | Data, out: Console, told: Console) -> int:
     match command:
         case Validate():
             with shown_progress(told, quiet=command.reading.quiet) as report:
                 dataset = command.reading.load(command.file, report)
                 found = validate(dataset)
-            _print_validation(dataset, found, out)
+            print_validation(dataset, found, out)
             return 1 if command.strict and found.problems else 0
+        case Fit():
+            raise AssertionError("`fit` is parsed by itself")
         case Solve():
             _solve(command, out, told)
         case Data(Collect(task="list")):
-            _print_facts("tasks", {task.name: task.summary for task in TASKS}, out)
+            print_facts("tasks", {task.name: task.summary for task in TASKS}, out)
         case Data(Collect() as wanted):
             _collect(wanted, out, told)
         case Data(Convert() as wanted):
@@ -168,7 +208,7 @@ def _run(command: Validate | Solve | Data, out: Console, told: Console) -> int:
             with shown_progress(told, quiet=wanted.reading.quiet) as report:
                 dataset = wanted.reading.load(wanted.file, report)
                 _write(dataset, wanted.out)
-            _print_written(dataset, wanted.out, out)
+            print_written(dataset, wanted.out, out)
     return 0
 
 
@@ -185,9 +225,9 @@ def _collect(wanted: Collect, out: Console, told: Console) -> None:
             dataset = collect(wanted.task, wanted.rows, wanted.seed, report=report)
             _write(dataset, target)
     if wanted.published:
-        _print_line(f"wrote {len(arrays['rewards']):,} rows in the published layout to {target}", out)
+        print_line(f"wrote {len(arrays['rewards']):,} rows in the published layout to {target}", out)
     else:
-        _print_written(dataset, target, out)
+        print_written(dataset, target, out)
 
 
 def _check_target(target: str) -> None:
@@ -207,107 +247,31 @@ def _write(dataset: Dataset, target: str) -> None:
         write_hdf5(dataset, Path(target))
 
 
+def _fit(command: Fit[Config], out: Console, told: Console) -> None:
+    from bats.cli_fit import fit_log  # brings in JAX
+
+    name = re.sub(r"[^\w.-]+", "-", Path(command.file).stem)
+    fit_log(
+        lambda report: command.reading.load(command.file, report),
+        command.settings,
+        command.out or Path("runs") / f"{name}-{command.seed}",
+        seed=command.seed,
+        quiet=command.reading.quiet,
+        out=out,
+        told=told,
+    )
+
+
 def _solve(command: Solve, out: Console, told: Console) -> None:
-    seconds: dict[str, float] = {}
-
-    @contextmanager
-    def timed(stage: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        yield
-        seconds[stage] = time.perf_counter() - begun
-
-    if command.save is not None and command.save.exists():
-        raise OutputError(f"{command.save} exists already; choose another name.")
+    if RunFolder(Path(command.file)).is_run:
+        if replace(command.reading, quiet=False) != Reading():
+            raise SettingError(
+                "--columns, --actions and --timeouts say how a log is read; this is the folder of a run."
+            )
+        solve_run(Path(command.file), command.under, out)
+        return
     with shown_progress(told, quiet=command.reading.quiet) as report:
-        with timed("read"):
-            dataset = command.reading.load(command.file, report)
-        with timed("build"):
-            mdp = from_dataset(dataset, gamma=command.gamma)
-        with timed("solve"):
-            solution = policy_iteration(mdp, dead_end_value=command.dead_end_value)
-        if command.save is not None:
-            mdp_files.save_mdp(mdp, command.save)
-    _print_solution(dataset, mdp, start_value(mdp, solution.value), solution.rounds, seconds, command, out)
-
-
-def _print_solution(
-    dataset: Dataset,
-    mdp: TabularMDP,
-    worth: float,
-    rounds: int,
-    seconds: dict[str, float],
-    command: Solve,
-    out: Console,
-) -> None:
-    dead = int(((mdp.out_degree == 0) & ~mdp.terminal).sum())
-    choices = int((mdp.out_degree > 1).sum())
-    logged = logged_value(dataset, gamma=mdp.gamma, dead_end_value=command.dead_end_value)
-    facts = {
-        "states": f"{mdp.state_count:,}, of which {choices:,} have more than one action",
-        "edges": f"{mdp.edge_count:,}",
-        "dead ends": f"{dead:,}" + (f", taken as worth {command.dead_end_value:g}" if dead else ""),
-        "start states": f"{len(mdp.starts):,}",
-        "best value at the starts": f"{worth:.6g} (discount {mdp.gamma:g})",
-        "what the log earned from them": f"{logged:.6g}",
-        "rounds of policy iteration": f"{rounds}",
-        "seconds": ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items()),
-    }
-    if command.save is not None:
-        facts["saved in"] = str(command.save)
-    _print_facts(f"{dataset.name}: solved exactly", facts, out)
-    _print_problems(dataset, out)
-
-
-def _print_validation(dataset: Dataset, found: Validation, out: Console) -> None:
-    _print_facts(dataset.name, found.facts, out)
-    table = Table("number", "least", "mean", "greatest", title="ranges", title_justify="left")
-    for column in found.columns:
-        mark = "  constant" if column.constant else ""
-        numbers = (f"{column.least:g}", f"{column.mean:g}", f"{column.greatest:g}{mark}")
-        table.add_row(Text(column.name), *numbers)
-    out.print(table)
-    for note in found.notes:
-        _print_note(note, out)
-    if found.problems:
-        out.print(f"{len(found.problems)} to look at", style="bold red")
-    else:
-        out.print("nothing to mend", style="bold green")
-
-
-def _print_facts(title: str, facts: dict[str, str], out: Console) -> None:
-    table = Table(title=Text(title), title_justify="left", show_header=False)
-    for name, fact in facts.items():
-        table.add_row(name, Text(fact))
-    out.print(table)
-
-
-def _print_written(dataset: Dataset, target: str, out: Console) -> None:
-    _print_line(f"wrote {dataset!r} to {target}", out)
-    first_rows = np.flatnonzero(np.concatenate([[True], dataset.episode_ends[:-1]]))
-    if target.startswith("minari:") and not np.array_equal(dataset.starts, first_rows):
-        lost = "Minari has no place for start states: read back, episodes start at their first rows."
-        _print_note(Note("problem", lost), out)
-    _print_problems(dataset, out)
-
-
-def _print_problems(dataset: Dataset, out: Console) -> None:
-    """The problems met in reading, and that there is more to know."""
-    for note in dataset.notes:
-        if note.kind == "problem":
-            _print_note(note, out)
-    decisions = sum(note.kind == "decision" for note in dataset.notes)
-    if decisions:
-        _print_line(f"{counted(decisions, 'decision')} in reading it: `bats-rl validate` tells", out)
-
-
-def _print_note(note: Note, out: Console) -> None:
-    mark, style = MARKS[note.kind]
-    # soft: lines that go into a file are not broken, so that they can be searched
-    out.print(Text.assemble((f"{mark} {note.kind}: ", style), note.text), soft_wrap=not out.is_terminal)
-
-
-def _print_line(line: str, out: Console) -> None:
-    out.print(Text(line), soft_wrap=not out.is_terminal)
+        solve_log(lambda: command.reading.load(command.file, report), command.under, out)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ def shown_progress(console: Console, *, quiet: bool = False) -> Iterator[Reporte
         yield _Lines(console)
 
 
+def _without_detail(stage: str) -> str:
+    """The name of a stage; what it adds in brackets changes as it goes on."""
+    return stage.split(" (")[0]
+
+
 class _Bars:
     """One bar per stage, from the moment it proves slow."""
 
@@ -46,11 +51,12 @@ class _Bars:
         self._bar: dict[str, TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        since = self._since.setdefault(stage, time.monotonic())
-        if stage not in self._bar and time.monotonic() - since > PATIENCE and done < total:
-            self._bar[stage] = self._bars.add_task(stage, total=total)
-        if stage in self._bar:
-            self._bars.update(self._bar[stage], completed=done, total=total)
+        name = _without_detail(stage)
+        since = self._since.setdefault(name, time.monotonic())
+        if name not in self._bar and time.monotonic() - since > PATIENCE and done < total:
+            self._bar[name] = self._bars.add_task(stage, total=total)
+        if name in self._bar:
+            self._bars.update(self._bar[name], description=stage, completed=done, total=total)
 
 
 class _Lines:
@@ -62,10 +68,10 @@ class _Lines:
         self._last: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        since = self._since.setdefault(stage, now)
-        if done >= total or now - self._last.setdefault(stage, since) < LINE_EVERY:
+        now, name = time.monotonic(), _without_detail(stage)
+        since = self._since.setdefault(name, now)
+        if done >= total or now - self._last.setdefault(name, since) < LINE_EVERY:
             return
-        self._last[stage] = now
+        self._last[name] = now
         left = (now - since) * (total - done) / max(done, 1)
         self._console.print(Text(f"{stage}: {done:,} of {total:,}, about {left:.0f} s left"))

@@ -1,0 +1,83 @@
+"""`bats-rl fit`: runs the whole flow on a log, shows how it goes, and tells what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from bats.cli_output import print_facts, print_line, print_problems
+from bats.config import Config
+from bats.dataset import Dataset
+from bats.pipeline import Result, fit
+from bats.progress import shown_progress
+from bats.rollouts import stitched_share, walk
+from bats.run_folder import RunFolder
+from bats.stitch import WALKED, RoundRecord
+from bats.types import Reporter
+
+
+def fit_log(
+    read: Callable[[Reporter], Dataset],
+    config: Config,
+    folder: Path,
+    *,
+    seed: int,
+    quiet: bool,
+    out: Console,
+    told: Console,
+) -> None:
+    """Reads a log, fits it in a folder and tells; goes on with a run that was begun there."""
+    run = RunFolder(folder)
+    finished = run.is_finished
+
+    def on_record(record: RoundRecord) -> None:
+        if not quiet:
+            print_line(round_line(record), told)
+
+    with shown_progress(told, quiet=quiet) as report:
+        dataset = read(report)
+        if run.rounds_done and not finished and not quiet:
+            print_line(f"{folder}: going on after round {run.rounds_done}", told)
+        result = fit(dataset, config, seed=seed, folder=folder, report=report, on_record=on_record)
+    if finished:
+        print_line(f"{folder} was finished before; nothing was left to do", out)
+    print_result(result, folder, out)
+    print_problems(dataset, out)
+
+
+def round_line(record: RoundRecord) -> str:
+    return (
+        f"round {record.round}: {record.tried:,} tried, {record.accepted:,} accepted, "
+        f"value at the starts {record.value_before:.4g} to {record.value:.4g}"
+    )
+
+
+def print_result(result: Result, folder: Path, out: Console) -> None:
+    mdp, records = result.mdp, result.records
+    refused: Counter[str] = Counter()
+    for record in records:
+        refused.update(record.refused)
+    spent: dict[str, float] = {}
+    for timing in result.timings:
+        spent[timing.stage] = spent.get(timing.stage, 0.0) + timing.seconds
+    tried, accepted = sum(record.tried for record in records), sum(record.accepted for record in records)
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in refused.most_common())
+    walks = walk(mdp, result.solution.policy, mdp.starts, WALKED)
+    facts = {
+        "value at the starts, as logged": f"{result.logged_value:.6g} (discount {mdp.gamma:g})",
+        "best without stitches": f"{result.log_value:.6g}",
+        "best with stitches": f"{result.value:.6g}",
+        "rounds": f"{len(records)}",
+        "stitches tried": f"{tried:,}",
+        "accepted": f"{accepted:,}",
+        "refused": f"{sum(refused.values()):,}" + (f": {reasons}" if reasons else ""),
+        "stitched steps": f"{stitched_share(mdp, walks):.1%}",
+        "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
+        "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in spent.items()),
+        "kept in": str(folder),
+    }
+    print_facts(f"{result.log}: stitched and solved", facts, out)
+    print_line(f"next: `bats-rl solve {folder} --help` tells what it can be solved under, in seconds", out)

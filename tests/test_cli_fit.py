@@ -1,0 +1,200 @@
+"""`bats-rl fit` and `bats-rl solve RUN` as people call them, on a log that is fitted in seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bats.cli import main
+from bats.config import Config
+from bats.config_files import from_plain
+from bats.formats import write_hdf5
+from bats.mdp_files import load_mdp
+from bats.pipeline import fit
+from bats.relabel import stitch_errors
+from bats.run_folder import RunFolder
+from bats.stitch import RoundRecord
+from tests.logs import folder_bytes
+from tests.small_runs import SMALL, walks
+
+DYNAMICS = "members=2 elites=2 hidden=8 reward-hidden=8 batch-size=32 updates=60 evaluate-every=15"
+STITCH = "rounds=3 samples=60 attempts=20 tolerance=2.0 candidates.longest=3 planner.batch=32"
+FLAGS = [
+    *("--gamma", "0.95", "--dynamics.validation-rows", "50", "--dynamics.held-out-rows", "50"),
+    *[word for each in DYNAMICS.split() for word in f"--dynamics.{each}".split("=")],
+    *[word for each in STITCH.split() for word in f"--stitch.{each}".split("=")],
+    "--stitch.planner.no-fallback",
+]
+"""what makes the default preset the small one"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("place")
+    write_hdf5(walks(), folder / "walks [red].hdf5")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    """A finished run, interrupted once on its way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+
+        def interrupt(record: RoundRecord) -> str:
+            raise KeyboardInterrupt
+
+        patch.setattr("bats.cli_fit.round_line", interrupt)
+        assert main(["fit", "walks [red].hdf5", *FLAGS]) == 130
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main(["fit", "walks [red].hdf5", *FLAGS, "--quiet"]) == 0
+    return place / "runs" / "walks-red--0"
+
+
+def facts(shown: str) -> dict[str, str]:
+    """The rows of a printed table."""
+    rows = (line.strip("│ ").split("│") for line in shown.splitlines())
+    return {cells[0].strip(): cells[1].strip() for cells in rows if len(cells) == 2}
+
+
+def test_flags_override_the_preset(run: Path) -> None:
+    held = json.loads((run / "run.json").read_text())
+    assert from_plain(Config, held["config"], file="run.json") == SMALL
+
+
+def test_an_interrupted_fit_goes_on_and_ends_as_one_from_python_does(run: Path) -> None:
+    result = fit(walks(), SMALL)
+    assert RunFolder(run).records(RoundRecord) == result.records
+    assert RunFolder(run).finished().value == result.value
+    assert result.value > result.log_value
+    assert result.value == result.records[-1].value  # nothing is pruned, and errors are charged already
+
+
+def test_starting_again_says_so_and_tells_the_same_facts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = folder_bytes(run)
+    assert main(["fit", "walks [red].hdf5", *FLAGS]) == 0
+    shown = capsys.readouterr().out
+    assert "was finished before; nothing was left to do" in shown
+    assert "walks [red].hdf5: stitched and solved" in shown
+    records = RunFolder(run).records(RoundRecord)
+    told = facts(shown)
+    assert told["stitches tried"] == str(sum(record.tried for record in records))
+    assert told["accepted"] == str(sum(record.accepted for record in records))
+    assert told["best with stitches"] == f"{records[-1].value:.6g}"
+    assert told["value at the starts, as logged"].startswith(f"{RunFolder(run).finished().logged_value:.6g} ")
+    assert told["kept in"] == "runs/walks-red--0"
+    assert folder_bytes(run) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--preset", "best"], "There is no preset called 'best'; known are default"),
+        (["--seed", "-1"], "`seed` must not be negative; got -1"),
+        (["--gamma", "2"], "`gamma` must lie strictly between 0 and 1; got 2.0"),
+        ([*FLAGS, "--stitch.rounds", "5"], "its stitch.rounds is 3, not 5"),
+        ([*FLAGS, "--seed", "4", "--out", "runs/walks-red--0"], "its seed is 0, not 4"),
+        (["--out", "."], ". is not empty and not the folder of a run"),
+    ],
+)
+def test_a_fit_that_cannot_be_is_refused_before_any_work(
+    run: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = folder_bytes(run.parent.parent)
+    assert main(["fit", "walks [red].hdf5", *arguments]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert folder_bytes(run.parent.parent) == before
+
+
+def test_solving_a_run_again_changes_what_is_asked_and_nothing_else(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended, before = RunFolder(run).finished(), folder_bytes(run)
+
+    def solved(*arguments: str) -> dict[str, str]:
+        assert main(["solve", str(run), *arguments]) == 0
+        return facts(capsys.readouterr().out)
+
+    assert solved()["value at the starts"] == f"{ended.value:.6g} (discount 0.95)"
+    assert float(solved("--penalty", "0")["value at the starts"].split()[0]) > ended.value
+    none = solved("--tolerance", "1e-9", "--save", str(run.parent / "bare"))
+    assert none["value at the starts"].split()[0] == f"{ended.log_value:.6g}"
+    assert none["stitches kept"] == "0"
+    assert none["stitched steps"] == "0.0%"
+    assert np.isinf(stitch_errors(load_mdp(run.parent / "bare"))).all()
+    assert solved("--gamma", "0.5")["value at the starts"].endswith("(discount 0.5)")
+    assert folder_bytes(run) == before
+
+
+def test_a_run_is_solved_for_another_goal_or_reward(run: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "my_rewards.py").write_text(
+        "import numpy as np\n"
+        "def corner(states, actions, next_states): return np.hypot(*next_states.T) <= 0.4\n"
+        "def short(states, actions, next_states): return [1.0]\n"
+        "def broken(states, actions, next_states): return 1 / 0\n"
+    )
+    told = []
+    for arguments in (["--goal", "0,0", "--radius", "0.4"], ["--reward", "my_rewards:corner"]):
+        assert main(["solve", str(run), *arguments, "--steps", "50"]) == 0
+        told.append(facts(capsys.readouterr().out))
+        del told[-1]["seconds"]
+    assert told[0] == told[1]
+    assert told[0]["undiscounted return"].endswith("in 50 steps at most")
+    for name, complaint in (
+        ("my_rewards:short", "A reward must be one finite number for each of"),
+        ("my_rewards:broken", "The reward my_rewards:broken failed: ZeroDivisionError"),
+        ("my_rewards:absent", "could not be loaded: AttributeError"),
+        ("no_such_module:f", "could not be loaded: ModuleNotFoundError"),
+        ("my_rewards", "must be like package.module:function"),
+    ):
+        assert main(["solve", str(run), "--reward", name]) == 2
+        assert complaint in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "told"),
+    [
+        ("walks [red].hdf5", ["--penalty", "1"], "--penalty is for the folder of a run"),
+        ("walks [red].hdf5", ["--goal", "1,2"], "--goal is for the folder of a run"),
+        ("runs/walks-red--0", ["--actions", "discrete"], "--columns, --actions and --timeouts say how a log is read"),
+        ("runs/walks-red--0", ["--goal", "1,2"], "--goal needs a --radius"),
+        ("runs/walks-red--0", ["--radius", "1"], "--radius needs a --goal"),
+        ("runs/walks-red--0", ["--goal", "a,b", "--radius", "1"], "`goal` must be numbers with commas between"),
+        ("runs/walks-red--0", ["--goal", "1,2,3", "--radius", "1"], "A goal has at most 2 numbers here"),
+        ("runs/walks-red--0", ["--goal", "1", "--radius", "1", "--reward", "a:b"], "Give a --reward or a --goal"),
+        ("runs/walks-red--0", ["--penalty", "-1"], "`penalty` must not be negative; got -1.0"),
+        ("runs/walks-red--0", ["--steps", "0"], "`steps` must be at least 1"),
+        ("runs/walks-red--0", ["--save", "runs"], "runs exists already"),
+        ("runs/walks-red--0", ["--gamma", "1"], "`gamma` must lie strictly between 0 and 1"),
+    ],
+)
+def test_what_does_not_suit_is_refused(
+    run: Path, target: str, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", target, *arguments]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_help_names_the_settings_with_the_presets_values(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # wider, the boxes stand side by side
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--preset", "paper-large", "--help"])
+    shown = capsys.readouterr().out
+    assert "--stitch.neighbours.radius" in shown
+    assert "(default: paper-large)" in shown
+    assert "(default: 0.15)" in shown
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "fit" in capsys.readouterr().out
