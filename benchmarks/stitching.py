@@ -3,7 +3,7 @@
     python -m benchmarks.stitching                                   all three mazes with the default settings
     python -m benchmarks.stitching maze2d-umaze --preset paper-umaze
     python -m benchmarks.stitching maze2d-large --preset paper-large --attempts 5000
-    python -m benchmarks.stitching maze2d-umaze --runs runs          keeps the run, and goes on with it if it is there
+    python -m benchmarks.stitching maze2d-umaze --run runs/umaze     keeps the run, and goes on with it if it is there
 
 Logs are collected with seed 0 at their usual sizes. The environment judges what came out and chooses nothing: the
 graph's actions are played open loop from stratified starts, and every stitch on the policy's walks is played alone from
@@ -33,9 +33,11 @@ def main() -> None:
     parser.add_argument("--preset", default="default")
     parser.add_argument("--attempts", type=int, help="joins planned each round, where the preset's are too many")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--runs", type=Path, help="folder to keep the runs in")
+    parser.add_argument("--run", type=Path, help="folder to keep the run of a single task in")
     parser.add_argument("--logs", type=Path, help="folder with logs named after the tasks, to collect none")
     options = parser.parse_args()
+    if options.run is not None and len(options.tasks) != 1:
+        parser.error("--run keeps the run of one task; name it")
     config = preset(options.preset)
     if options.attempts is not None:
         few = replace(config.stitch, attempts=options.attempts, samples=min(options.attempts, config.stitch.samples))
@@ -49,8 +51,7 @@ def measure(task: str, config: Config, name: str, options: argparse.Namespace) -
     """Fits one maze's log and lets the environment judge."""
     held = None if options.logs is None else options.logs / f"{task}.hdf5"
     log = collect(task, seed=0) if held is None else load_dataset(held)
-    folder = None if options.runs is None else options.runs / f"{name}-{options.seed}"
-    result = fit(log, config, seed=options.seed, folder=folder, on_record=tell)
+    result = fit(log, config, seed=options.seed, folder=options.run, on_record=tell)
     spent = {
         stage: sum(timing.seconds for timing in result.timings if timing.stage == stage)
         for stage in dict.fromkeys(timing.stage for timing in result.timings)
