@@ -8,12 +8,11 @@ DEMO := runs/demo
 
 demo: $(READY)
 	rm -rf $(DEMO)
-	$(BIN)/bats-rl data collect maze2d-umaze --rows 100000 --seed 0 --out $(DEMO)/umaze.hdf5
+	$(BIN)/bats-rl data collect maze2d-umaze --rows 250000 --seed 0 --out $(DEMO)/umaze.hdf5
 	$(BIN)/bats-rl validate $(DEMO)/umaze.hdf5
-	$(BIN)/bats-rl solve $(DEMO)/umaze.hdf5 --save $(DEMO)/mdp
-	@echo "No state of a continuous log is met twice, so there is nothing to choose yet. In a grid there is:"
-	$(BIN)/bats-rl data collect grid --seed 0 --out $(DEMO)/grid.hdf5
-	$(BIN)/bats-rl solve $(DEMO)/grid.hdf5
+	$(BIN)/bats-rl fit $(DEMO)/umaze.hdf5 --preset demo --out $(DEMO)/run
+	$(BIN)/bats-rl solve $(DEMO)/run --goal 1,1 --radius 0.5 --steps 300
+	@echo "The run lies in $(DEMO)/run; docs/runs.md says what is in it. The last table is the same graph for another goal."
 
 test: $(READY) check
 	$(BIN)/python -m pytest -n 2
@@ -24,7 +23,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 benchmark: $(READY)
-	for script in solve read collect dynamics planner; do $(BIN)/python -m benchmarks.$$script || exit 1; done
+	for script in solve read collect dynamics planner stitching all_pairs scaling; do $(BIN)/python -m benchmarks.$$script || exit 1; done
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
