@@ -66,19 +66,21 @@ def fit(
     *,
     seed: int = 0,
     folder: Path | str | None = None,
+    model: Model | None = None,
     report: Reporter = silent,
     on_record: Callable[[RoundRecord], None] = unheard,
 ) -> Result:
     """Learns a model of the log, stitches the log together with it and solves the result exactly.
 
-    `folder` is made, or gone on with if it holds the same run; `on_record` hears of every round as it is done.
+    `folder` is made, or gone on with if it holds the same run; `on_record` hears of every round as it is done. A `model`
+    that was trained before, on another machine say, is taken instead of training one, unless the folder holds one.
     """
     if seed < 0:
         raise SettingError(f"`seed` must not be negative; got {seed}.")
     run = None if folder is None else RunFolder(Path(folder))
     with nullcontext() if run is None else run.claimed(Identity(dataset.name, fingerprint(dataset), seed, config)):
         clock = _Clock(run)
-        model = _model(dataset, config, seed, run, clock, report)
+        model = _model(dataset, config, seed, run, clock, report, model)
         metric = ScaledMetric.of(dataset, config.metric)
         learned = Learned(model.dynamics, metric, action_box(dataset), _local_error(model, metric, config))
         worth = config.stitch.dead_end_value
@@ -118,13 +120,19 @@ def action_box(dataset: Dataset) -> tuple[Float[np.ndarray, "A"], Float[np.ndarr
 
 
 def _model(
-    dataset: Dataset, config: Config, seed: int, run: RunFolder | None, clock: _Clock, report: Reporter
+    dataset: Dataset,
+    config: Config,
+    seed: int,
+    run: RunFolder | None,
+    clock: _Clock,
+    report: Reporter,
+    given: Model | None,
 ) -> Model:
-    """The model that is there already, or a new one."""
+    """The model that is there already, the given one, or a new one."""
     if run is not None and run.model.exists():
         return load_model(run.model)
     checkpoint = None if run is None else run.training
-    model = fit_dynamics(dataset, config.dynamics, seed=seed, checkpoint=checkpoint, report=report)
+    model = given or fit_dynamics(dataset, config.dynamics, seed=seed, checkpoint=checkpoint, report=report)
     if run is not None:
         save_model(model, run.model)
         run.training.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.dynamics                          all tasks with the default settings
     python -m benchmarks.dynamics maze2d-umaze --paper     one task with the paper's, which end by early stopping
+    python -m benchmarks.dynamics maze2d-umaze --model m   a model that was trained before, on the same log
 
 Logs are collected with seed 0 at their usual sizes. Nothing here chooses anything: the rows that are measured were
 held out from training and from stopping.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +22,7 @@ from bats.dataset import Dataset
 from bats.dynamics import PAPER, DynamicsConfig, unroll
 from bats.dynamics_training import split_rows
 from bats.metric import ScaledMetric
-from bats.model import Model, fit_dynamics, held_out_error
+from bats.model import Model, fit_dynamics, held_out_error, load_model
 
 TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large", "mountain-car", "hopper")
 STEPS = 10
@@ -32,21 +34,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=TASKS)
     parser.add_argument("--paper", action="store_true")
+    parser.add_argument("--model", type=Path)
     options = parser.parse_args()
     from bats.tasks import collect
 
     for task in options.tasks:
-        measure(task, collect(task, seed=0), PAPER if options.paper else DynamicsConfig(), paper=options.paper)
+        log = collect(task, seed=0)
+        begun = time.perf_counter()
+        config = PAPER if options.paper else DynamicsConfig()
+        model = fit_dynamics(log, config, seed=0) if options.model is None else load_model(options.model)
+        measure(task, log, model, time.perf_counter() - begun, paper=options.paper)
 
 
-def measure(task: str, log: Dataset, config: DynamicsConfig, *, paper: bool) -> Model:
-    """Trains on a log and prints what came of it."""
-    begun = time.perf_counter()
-    model = fit_dynamics(log, config, seed=0)
-    seconds = time.perf_counter() - begun
+def measure(task: str, log: Dataset, model: Model, seconds: float, *, paper: bool) -> None:
+    """Prints what came of training on a log."""
     error = held_out_error(model.held_out)
     name = task.replace("maze2d-", "") + ("_paper" if paper else "")
-    print(f"{name}: {len(log):,} rows, {model.updates:,} updates in {seconds:.0f} s")
+    print(f"{name}: {len(log):,} rows, {model.updates:,} updates, trained or read in {seconds:.0f} s")
     print("  held-out mean absolute error:", " ".join(f"{one:.2e}" for one in error["mean_absolute"]))
     print("  root mean square:            ", " ".join(f"{one:.2e}" for one in error["root_mean_square"]))
     figures = [("training", seconds, "s")]
@@ -64,13 +68,12 @@ def measure(task: str, log: Dataset, config: DynamicsConfig, *, paper: bool) -> 
         if told in error:
             figures.append((told, error[told], "share"))
     figures.append(("reward_error", error["reward_mean_absolute"], "mean_absolute"))
-    distance, covered = open_loop(model, log, config)
+    distance, covered = open_loop(model, log)
     figures += [(f"open_loop_{STEPS}_median", float(np.median(distance)), "ordinary_steps")]
     figures += [(f"open_loop_{STEPS}_mean", float(distance.mean()), "ordinary_steps")]
     figures += [(f"open_loop_{STEPS}_within_spread", covered, "share")]
     for told, value, unit in figures:
         print(f"figure {name}_{told} {value:.4g} {unit}", flush=True)
-    return model
 
 
 def at_contact(model: Model) -> Bool[np.ndarray, "H"]:
@@ -80,10 +83,10 @@ def at_contact(model: Model) -> Bool[np.ndarray, "H"]:
     return np.any(np.abs(rows.next_observations[:, 2:] - free) > 1e-3, axis=1)
 
 
-def open_loop(model: Model, log: Dataset, config: DynamicsConfig) -> tuple[Float[np.ndarray, "n"], float]:
+def open_loop(model: Model, log: Dataset) -> tuple[Float[np.ndarray, "n"], float]:
     """Ten steps ahead on held-out stretches: how far the elites' mean ends from the truth, in ordinary steps, and the
     share of ends that lie within the elites' spread in every number (between their least and their greatest)."""
-    held_out = split_rows(log, config, seed=0).held_out
+    held_out = split_rows(log, model.config, seed=0).held_out
     whole = held_out[: len(held_out) - STEPS + 1]
     unbroken = held_out[STEPS - 1 :] == whole + STEPS - 1
     inside = np.cumsum(np.append(0, log.episode_ends))

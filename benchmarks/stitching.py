@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bats.config import Config, preset
 from bats.formats import load_dataset
+from bats.model import load_model
 from bats.pipeline import fit
 from bats.stitch import RoundRecord
 from bats.tasks import collect
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, help="joins planned each round, where the preset's are too many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", type=Path, help="folder to keep the run of a single task in")
+    parser.add_argument("--model", type=Path, help="a model trained before on the same log, to train none")
     parser.add_argument("--logs", type=Path, help="folder with logs named after the tasks, to collect none")
     options = parser.parse_args()
     if options.run is not None and len(options.tasks) != 1:
@@ -51,7 +53,8 @@ def measure(task: str, config: Config, name: str, options: argparse.Namespace) -
     """Fits one maze's log and lets the environment judge."""
     held = None if options.logs is None else options.logs / f"{task}.hdf5"
     log = collect(task, seed=0) if held is None else load_dataset(held)
-    result = fit(log, config, seed=options.seed, folder=options.run, on_record=tell)
+    model = None if options.model is None else load_model(options.model)
+    result = fit(log, config, seed=options.seed, folder=options.run, model=model, on_record=tell)
     spent = {
         stage: sum(timing.seconds for timing in result.timings if timing.stage == stage)
         for stage in dict.fromkeys(timing.stage for timing in result.timings)
