@@ -73,7 +73,7 @@ def fit(
     """Learns a model of the log, stitches the log together with it and solves the result exactly.
 
     `folder` is made, or gone on with if it holds the same run; `on_record` hears of every round as it is done. A
-    `model` that was trained before, on another machine say, is taken instead of training one, unless the folder has one.
+    `model` that was trained before, on another machine say, is taken instead of training one; a folder keeps its own.
     """
     if seed < 0:
         raise SettingError(f"`seed` must not be negative; got {seed}.")
