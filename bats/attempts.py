@@ -6,7 +6,7 @@ near the plan. It must be below the tolerance, and it is what the stitch is char
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class Outcome(IntEnum):
     DOUBTED = 2
     """near enough by the ensemble, but the model was too wrong on held-out rows near the plan"""
     ENDED = 3
-    """the task would end on the way"""
+    """the task would end on the way, or in a target where it goes on"""
     RAN_AWAY = 4
     """what the model predicts is not finite"""
 
@@ -83,29 +83,79 @@ def attempt(
 ) -> tuple[Attempts, Stitches]:
     """Plans the candidates and sorts them: all that was tried, and the stitches among it.
 
-    With `shortest`, every candidate is tried with 1, 2, … actions up to its length, and the first success counts
+    With `shortest`, every candidate is tried with 1, 2, … actions up to its length, until one is accepted
     [Algorithm 2]; otherwise with its own length only.
     """
     problems = _problems(mdp, candidates, learned.dynamics.action_count)
+    judge = _Judge(learned, config, tolerance, mdp.only_ended_in[candidates.target])
+    length = problems.length.copy()
     if shortest:
-        length, plans = _shortest(problems, learned, config, tolerance=tolerance, seed=seed)
-    else:
-        length, plans = problems.length, _plan(problems, learned, config, tolerance=tolerance, seed=seed)
-    acted_in = np.concatenate([problems.source[:, None], plans.state[:, :-1]], axis=1)
-    model_error = np.zeros(len(candidates))
-    if learned.local_error is not None:
-        calm = np.where(np.isfinite(acted_in), acted_in, 0.0)
-        model_error = learned.local_error.along(np.asarray(learned.metric.embed(calm)), length)
-    missed = plans.error(config.quantile)
-    outcome = np.full(len(candidates), Outcome.ACCEPTED, dtype=np.int8)
-    outcome[missed + model_error >= tolerance] = Outcome.DOUBTED
-    outcome[missed >= tolerance] = Outcome.MISSED
-    outcome[_ends_on_the_way(learned.dynamics, acted_in, plans, length)] = Outcome.ENDED
-    outcome[~np.isfinite(missed)] = Outcome.RAN_AWAY
-    tried = Attempts(
-        candidates.source, candidates.target, length, candidates.gap, missed + model_error, outcome.astype(np.int8)
-    )
-    return tried, _stitches(tried, plans, model_error, mdp)
+        length[:] = 1
+    plans = _plan(problems.with_length(length), learned, config, tolerance=tolerance, seed=seed)
+    verdict = judge.verdict(problems, plans, length)
+    while shortest and len(rows := np.flatnonzero(~verdict.accepted & (length < problems.length))):
+        length[rows] += 1
+        again = _plan(problems.with_length(length).some(rows), learned, config, tolerance=tolerance, seed=seed)
+        plans = plans.replaced(rows, again)
+        verdict = judge.verdict(problems, plans, length)
+    tried = Attempts(candidates.source, candidates.target, length, candidates.gap, verdict.error, verdict.outcome)
+    return tried, _stitches(tried, plans, verdict.model_error, mdp)
+
+
+@dataclass(frozen=True, eq=False)
+class _Verdict:
+    """What is thought of plans."""
+
+    error: Float[np.ndarray, "C"]
+    model_error: Float[np.ndarray, "C"]
+    outcome: Int[np.ndarray, "C"]
+
+    @property
+    def accepted(self) -> Bool[np.ndarray, "C"]:
+        return self.outcome == Outcome.ACCEPTED
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """Sorts plans by what became of them."""
+
+    learned: Learned
+    config: PlannerConfig
+    tolerance: float
+    may_end: Bool[np.ndarray, "C"]
+    """whether a target is a state that the log only ever ends in"""
+
+    def verdict(self, problems: Problems, plans: Plans, length: Int[np.ndarray, "C"]) -> _Verdict:
+        acted_in = np.concatenate([problems.source[:, None], plans.state[:, :-1]], axis=1)
+        missed = plans.error(self.config.quantile)
+        model_error = np.zeros(len(missed))
+        if self.learned.local_error is not None:
+            calm = np.where(np.isfinite(acted_in), acted_in, 0.0)
+            model_error = self.learned.local_error.along(np.asarray(self.learned.metric.embed(calm)), length)
+        outcome = np.full(len(missed), Outcome.ACCEPTED, dtype=np.int8)
+        outcome[missed + model_error >= self.tolerance] = Outcome.DOUBTED
+        outcome[missed >= self.tolerance] = Outcome.MISSED
+        outcome[self._ends(problems, plans, acted_in, length)] = Outcome.ENDED
+        outcome[~np.isfinite(plans.distance).all(axis=1)] = Outcome.RAN_AWAY
+        return _Verdict(missed + model_error, model_error, outcome)
+
+    def _ends(
+        self, problems: Problems, plans: Plans, acted_in: Float[np.ndarray, "C K D"], length: Int[np.ndarray, "C"]
+    ) -> Bool[np.ndarray, "C"]:
+        """Whether any elite expects the task to end before the target, or in a target that goes on."""
+        dynamics = self.learned.dynamics
+        count, longest = plans.action.shape[:2]
+        if not isinstance(dynamics, Dynamics) or dynamics.networks.termination is None:
+            return np.zeros(count, dtype=bool)
+        last = np.arange(longest) == length[:, None] - 1
+        arrived = np.where(last[:, :, None], problems.target[:, None], plans.state)
+        flat = [
+            jnp.asarray(part.reshape(count * longest, -1), jnp.float32) for part in (acted_in, plans.action, arrived)
+        ]
+        everyone = [jnp.broadcast_to(part, (dynamics.member_count, *part.shape)) for part in flat]
+        likely = np.asarray(dynamics.termination(*everyone).max(axis=0)).reshape(count, longest) > LIKELY
+        asked = np.arange(longest) < length[:, None]
+        return np.any(likely & asked & ~(last & self.may_end[:, None]), axis=1)
 
 
 def _problems(mdp: TabularMDP, candidates: Candidates, action_count: int | None) -> Problems:
@@ -133,38 +183,6 @@ def _plan(problems: Problems, learned: Learned, config: PlannerConfig, *, tolera
     )
 
 
-def _shortest(
-    problems: Problems, learned: Learned, config: PlannerConfig, *, tolerance: float, seed: int
-) -> tuple[Int[np.ndarray, "C"], Plans]:
-    """The first number of actions that will do, or else the last one tried, and the plans made with it."""
-    length = np.ones(len(problems), dtype=problems.length.dtype)
-    plans = _plan(problems.with_length(length), learned, config, tolerance=tolerance, seed=seed)
-    for actions in range(2, problems.actions.shape[1] + 1):
-        rows = np.flatnonzero(
-            ~plans.accepted(config.quantile, tolerance) & (length == actions - 1) & (problems.length >= actions)
-        )
-        if len(rows) == 0:
-            break
-        length[rows] = actions
-        again = problems.with_length(length).some(rows, problems.actions.shape[1])
-        plans = plans.replaced(rows, _plan(again, learned, config, tolerance=tolerance, seed=seed))
-    return length, plans
-
-
-def _ends_on_the_way(
-    dynamics: Predictor, acted_in: Float[np.ndarray, "C K D"], plans: Plans, length: Int[np.ndarray, "C"]
-) -> Bool[np.ndarray, "C"]:
-    """Whether any elite expects the task to end before the last action of a plan."""
-    count, longest = plans.action.shape[:2]
-    if not isinstance(dynamics, Dynamics) or dynamics.networks.termination is None or longest == 1:
-        return np.zeros(count, dtype=bool)
-    parts = (acted_in[:, :-1], plans.action[:, :-1], plans.state[:, :-1])
-    flat = [jnp.asarray(part.reshape(count * (longest - 1), -1), jnp.float32) for part in parts]
-    members = [jnp.broadcast_to(part, (dynamics.member_count, *part.shape)) for part in flat]
-    likely = np.asarray(dynamics.termination(*members).max(axis=0)).reshape(count, longest - 1) > LIKELY
-    return np.any(likely & (np.arange(longest - 1) < length[:, None] - 1), axis=1)
-
-
 def _stitches(tried: Attempts, plans: Plans, model_error: Float[np.ndarray, "C"], mdp: TabularMDP) -> Stitches:
     """The accepted attempts as what is added to an MDP."""
     rows = np.flatnonzero(tried.accepted)
@@ -184,8 +202,3 @@ def _stitches(tried: Attempts, plans: Plans, model_error: Float[np.ndarray, "C"]
         model_error=model_error[rows].astype(np.float32),
         reward_range=np.stack([reward.min(axis=2), reward.max(axis=2)], axis=-1).astype(np.float32),
     )
-
-
-def none_tried() -> Attempts:
-    """No attempts at all."""
-    return Attempts(*(np.zeros(0, dtype=float if part.name in ("gap", "error") else int) for part in fields(Attempts)))

@@ -10,7 +10,7 @@ The actions of the k edges are what a planner starts from. **Impactful**: the pa
 are together worth more than the value of the source, by more than the penalty that the stitch must be expected to pay.
 
 Values are optimal, so no way of going on from n is worth more than V(n). Pairs (xi, n) that cannot gain are dropped
-before anything is followed further, without losing a candidate.
+before anything is followed further.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bats.errors import SettingError
 from bats.kernels import NO_EDGE
 from bats.mdp import TabularMDP
 from bats.metric import Metric
@@ -35,7 +36,9 @@ Chance = Callable[[Float[np.ndarray, "P"], Int[np.ndarray, "P"]], Float[np.ndarr
 ROUNDING = 1e-9
 """a gain below this, relative to the source's value or 1, is none"""
 AT_ONCE = 2000
-"""sources looked at together, so that memory stays small however many neighbours they have"""
+"""sources looked at together, for the memory that their neighbours take"""
+FEW_AT_ONCE = 100
+"""the same where nothing limits how many neighbours a state has"""
 SPARE = 4
 """neighbour edges followed for each candidate kept, since several may lead to one target"""
 
@@ -55,6 +58,11 @@ class CandidateConfig:
     """advantage: rewards on the path count; value: the paper's test, V(target) > V(where the policy is by then)"""
     per_source: int | None = 6
     """most candidates of one source, the best ones by gain times chance; None: all"""
+
+    def __post_init__(self) -> None:
+        for name in ("longest", "branches", "per_source"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,20 +122,23 @@ def find_candidates(
 ) -> Candidates:
     """The feasible and impactful joins of some distinct sources, the best of each; the forest holds the real states.
 
-    `tried` holds the pairs that are left out, each as one number (`pair_number`).
+    `tried` holds the pairs that are left out, in order, each as one number (`pair_number`).
     """
     price = mdp.gamma * mdp.penalty * expected_error
     found = []
-    for first in range(0, max(len(sources), 1), AT_ONCE):
-        some = sources[first : first + AT_ONCE]
-        every = _from_sources(mdp, _Judge(mdp, solution, some, config, price), forest, metric, chance)
+    at_once = AT_ONCE if forest.config.count is not None else FEW_AT_ONCE
+    for first in range(0, max(len(sources), 1), at_once):
+        some = sources[first : first + at_once]
+        every = _from_sources(mdp, _Judge(mdp, solution, some, config, price), forest, metric, chance, tried)
         new = ~np.isin(pair_number(every.source, every.target, mdp.real_count), tried)
         found.append(_best_pairs(every.some(new), mdp.real_count, chance, config.per_source))
     return Candidates(*(np.concatenate([getattr(each, part.name) for each in found]) for part in fields(Candidates)))
 
 
-def _from_sources(mdp: TabularMDP, judge: _Judge, forest: Forest, metric: Metric, chance: Chance) -> Candidates:
-    """All that gains, a pair perhaps several times."""
+def _from_sources(
+    mdp: TabularMDP, judge: _Judge, forest: Forest, metric: Metric, chance: Chance, tried: Int[np.ndarray, "t"]
+) -> Candidates:
+    """All that gains, a pair perhaps several times, and pairs that were tried among them."""
     config, sources = judge.config, judge.sources
     graph = _Graph(mdp, judge.solution, config.branches)
     reached = graph.walks(_standing(sources, config.longest))
@@ -136,7 +147,10 @@ def _from_sources(mdp: TabularMDP, judge: _Judge, forest: Forest, metric: Metric
     hops = np.flatnonzero((gain > 0) & (pairs.neighbour != reached.place[pairs.place]))
     if config.per_source is not None and config.impact == "advantage":
         score = gain[hops] * chance(pairs.distance[hops], np.full(len(hops), config.longest))
-        hops = hops[_best_of_each(reached.origin[pairs.place[hops]], score, SPARE * config.per_source)]
+        origin = reached.origin[pairs.place[hops]]
+        ends = np.searchsorted(tried, np.stack([sources, sources + 1]).astype(np.int64) * mdp.real_count)
+        most = SPARE * (config.per_source + ends[1] - ends[0])  # what was tried must not crowd out what was not
+        hops = hops[_best_of_each(origin, score, most[origin])]
     hopped = replace(reached.some(pairs.place[hops]), place=pairs.neighbour[hops], gap=pairs.distance[hops])
     ahead = graph.walks(replace(hopped, hop=np.arange(len(hops))))
     ahead = ahead.some((ahead.place < mdp.real_count) & (ahead.length > 0))
@@ -165,12 +179,14 @@ def _best_pairs(every: Candidates, real_count: int, chance: Chance, per_source: 
     return every.some(rows)
 
 
-def _best_of_each(group: Int[np.ndarray, "P"], score: Float[np.ndarray, "P"], most: int) -> Int[np.ndarray, "kept"]:
+def _best_of_each(
+    group: Int[np.ndarray, "P"], score: Float[np.ndarray, "P"], most: int | Int[np.ndarray, "P"]
+) -> Int[np.ndarray, "kept"]:
     """The rows with the highest scores of each group, at most so many."""
     order = np.lexsort((-score, group))
     ordered = group[order]
     first = np.searchsorted(ordered, ordered)
-    return order[np.arange(len(order)) - first < most]
+    return order[np.arange(len(order)) - first < np.broadcast_to(most, len(order))[order]]
 
 
 def _standing(sources: Int[np.ndarray, "n"], longest: int) -> _Paths:
@@ -200,7 +216,8 @@ class _Graph:
         """The paths themselves and all that go on from them, up to the most edges there may be."""
         levels = [paths]
         while len(levels[-1].place):
-            levels.append(self._extended(levels[-1]))
+            longer = self._extended(levels[-1])
+            levels.append(longer if self.branches == 1 else _best_ways(longer))
         return _Paths(*(np.concatenate([getattr(level, part.name) for level in levels]) for part in fields(_Paths)))
 
     def _extended(self, paths: _Paths) -> _Paths:
@@ -231,6 +248,17 @@ class _Graph:
         worth = self.mdp.charged_reward[edge] + self.mdp.discount[edge] * self.solution.value[self.mdp.target[edge]]
         kept = np.sort(_best_of_each(rows, worth, self.branches))
         return rows[kept], edge[kept]
+
+
+def _best_ways(paths: _Paths) -> _Paths:
+    """Of several ways to one place with as many edges, the best: whatever follows, the others gain less.
+
+    Without this their number would grow like the out-degree to the power of the length.
+    """
+    order = np.lexsort((-paths.earned, paths.factor > 0, paths.place, paths.hop))
+    keys = np.stack([paths.hop, paths.place, paths.factor > 0])[:, order]
+    first = np.any(np.diff(keys, axis=1, prepend=-1) != 0, axis=0)
+    return paths.some(np.sort(order[first]))
 
 
 def _ranges(first: Int[np.ndarray, "n"], count: Int[np.ndarray, "n"]) -> Int[np.ndarray, "total"]:
@@ -277,11 +305,13 @@ class _Judge:
 
     @cached_property
     def _by_then(self) -> Float[np.ndarray, "n steps"]:
-        """Value of where the policy is after each number of steps; it stays where its walk ends."""
-        place = self.sources
+        """Value of where the policy is after each number of steps; it stays in a dead end, and an end is worth 0."""
+        place, goes_on = self.sources, np.ones(len(self.sources), dtype=bool)
         values = [self._now]
         for _ in range(self.config.longest):
             edge = self.solution.policy[place]
-            place = np.where(edge == NO_EDGE, place, self.mdp.target[edge])
-            values.append(self.solution.value[place])
+            acts = goes_on & (edge != NO_EDGE)
+            goes_on = goes_on & ~(acts & (self.mdp.discount[edge] == 0))
+            place = np.where(acts, self.mdp.target[edge], place)
+            values.append(np.where(goes_on, self.solution.value[place], 0.0))
         return np.stack(values, axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Literal
 
 from bats.candidates import CandidateConfig
@@ -12,6 +13,7 @@ from bats.errors import SettingError
 from bats.metric import MetricKind
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
+from bats.pricing import PenaltyUnit
 from bats.stitch import StitchConfig
 
 
@@ -25,7 +27,7 @@ class Config:
     """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations"""
     penalty: float = 1.5
     """what a unit of a stitch's error costs [c], in the unit of the next setting"""
-    penalty_unit: Literal["step", "reward"] = "step"
+    penalty_unit: PenaltyUnit = "step"
     """step: the penalty counts steps of time, each worth (1 - gamma) times the range of the log's own values, so that
     one number does for every task; reward: it is a reward as it stands"""
     charge: Literal["during", "afterwards"] = "during"
@@ -38,8 +40,8 @@ class Config:
     def __post_init__(self) -> None:
         if not 0 < self.gamma < 1:
             raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {self.gamma}.")
-        if not self.penalty >= 0:
-            raise SettingError(f"`penalty` must not be negative; got {self.penalty}.")
+        if not (self.penalty >= 0 and isfinite(self.penalty)):
+            raise SettingError(f"`penalty` must be finite and not negative; got {self.penalty}.")
 
 
 def _paper(

@@ -277,7 +277,9 @@ def unroll(
     return visited, dynamics.reward(*rows).reshape(members, count, longest)
 
 
-def one_hot(actions: Actions, action_count: int | None) -> Float[np.ndarray, "N A"]:
+def one_hot(
+    actions: Float[np.ndarray, "*rows A"] | Int[np.ndarray, "*rows"], action_count: int | None
+) -> Float[np.ndarray, "*rows A"]:
     """Discrete actions as one-hot rows; others as they are."""
     if action_count is None:
         return actions

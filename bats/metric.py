@@ -23,6 +23,11 @@ from bats.errors import DataError
 Numbers = TypeVar("Numbers")
 MetricKind = Literal["steps", "raw", "deviations"]
 
+ROUNDING = 1e-6
+"""a number that changes less than this, relative to its range, does not change"""
+APART = 1000.0
+"""distance between the two ends of the range of a number that never changes within an episode"""
+
 
 @runtime_checkable
 class Metric(Protocol):
@@ -54,7 +59,16 @@ class ScaledMetric:
 
 
 def _one_over(size: Float[np.ndarray, "D"], dataset: Dataset) -> Float[np.ndarray, "D"]:
-    """Numbers that never change do not count."""
-    if not size.any():
-        raise DataError("states that change", "one state throughout", file=dataset.name, field="observations")
-    return np.divide(1.0, size, out=np.zeros_like(size), where=size > 0).astype(np.float32)
+    """One over the size of each number's changes.
+
+    A number that is the same throughout does not count. One that differs between episodes but never changes within
+    one (a goal, a machine, a patient) counts so much that states that differ in it are nobody's neighbours.
+    """
+    least, greatest = dataset.observations.min(axis=0), dataset.observations.max(axis=0)
+    spread = greatest.astype(np.float64) - least
+    varies = spread > ROUNDING * np.maximum(np.abs(least), np.abs(greatest))
+    changes = varies & (size > ROUNDING * spread)
+    if not changes.any():
+        raise DataError("states that change", "none that does", file=dataset.name, field="observations")
+    weight = np.divide(APART, spread, out=np.zeros_like(spread), where=varies)
+    return np.divide(1.0, size, out=weight, where=changes).astype(np.float32)

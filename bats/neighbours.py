@@ -40,6 +40,10 @@ class NeighbourConfig:
     def __post_init__(self) -> None:
         if self.count is None and self.radius is None:
             raise SettingError("Neighbours need a `count` or a `radius`; got neither.")
+        if self.count is not None and self.count < 1:
+            raise SettingError(f"`count` must be at least 1; got {self.count}.")
+        if self.radius is not None and not self.radius > 0:
+            raise SettingError(f"`radius` must be positive; got {self.radius}.")
         if not self.scales or not all(0 < scale <= 1 for scale in self.scales):
             raise SettingError(f"`scales` must be shares of the states, above 0 and up to 1; got {self.scales}.")
 

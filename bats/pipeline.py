@@ -19,7 +19,7 @@ from bats.attempts import Attempts, Learned
 from bats.calibration import LocalError
 from bats.config import Config, preset
 from bats.dataset import Dataset
-from bats.errors import SettingError
+from bats.errors import DataError, SettingError
 from bats.mdp import TabularMDP, from_dataset
 from bats.metric import ScaledMetric
 from bats.model import Model, fit_dynamics, load_model, save_model
@@ -130,7 +130,13 @@ def _model(
 ) -> Model:
     """The model that is there already, the given one, or a new one."""
     if run is not None and run.model.exists():
+        if not run.is_finished:
+            run.training.unlink(missing_ok=True)  # a process may have died between saving the model and this
         return load_model(run.model)
+    if run is not None and run.is_finished:
+        raise DataError("the model of a finished run", "no such file", file=str(run.model))
+    if given is not None:
+        _check_model(given, dataset)
     checkpoint = None if run is None else run.training
     model = given or fit_dynamics(dataset, config.dynamics, seed=seed, checkpoint=checkpoint, report=report)
     if run is not None:
@@ -138,6 +144,19 @@ def _model(
         run.training.unlink(missing_ok=True)
     clock.lap("training")
     return model
+
+
+def _check_model(model: Model, dataset: Dataset) -> None:
+    """Refuses a model of another kind of log; one of the same kind is taken at its word."""
+    rows = model.held_out
+    wanted = (dataset.observations.shape[1], dataset.action_count, dataset.actions[:1].size)
+    if (rows.observations.shape[1], model.dynamics.action_count) != wanted[:2] or (
+        dataset.action_count is None and rows.actions.shape[1] != wanted[2]
+    ):
+        raise SettingError(
+            f"The model is of {rows.observations.shape[1]} numbers a state and {rows.actions.shape[1]} an action, "
+            f"the log of {wanted[0]} and {wanted[2]}."
+        )
 
 
 def _local_error(model: Model, metric: ScaledMetric, config: Config) -> LocalError | None:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bats.cross_entropy import CrossEntropyConfig, cross_entropy, exhaustive
 from bats.dynamics import Predictor, unroll
+from bats.errors import SettingError
 from bats.gauss_newton import Embed, gauss_newton
 
 MOST_SEQUENCES = 1024
@@ -44,6 +45,12 @@ class PlannerConfig:
     batch: int = 1024
     """problems planned at once by Gauss-Newton"""
     cross_entropy: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quantile <= 1:
+            raise SettingError(f"`quantile` must lie from 0 to 1; got {self.quantile}.")
+        if self.batch < 1 or self.iterations < 0 or self.more_iterations < 0:
+            raise SettingError("`batch` must be at least 1, and there must not be fewer than 0 iterations.")
 
 
 @dataclass(frozen=True, eq=False)

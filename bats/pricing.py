@@ -21,8 +21,8 @@ PenaltyUnit = Literal["step", "reward"]
 
 def penalty_in_rewards(log: TabularMDP, penalty: float, unit: PenaltyUnit, *, dead_end_value: float = 0.0) -> float:
     """The reward lost per unit of error [c]; `log` is the MDP without stitches, and only its real states count."""
-    if not penalty >= 0:
-        raise SettingError(f"`penalty` must not be negative; got {penalty}.")
+    if not (penalty >= 0 and np.isfinite(penalty)):
+        raise SettingError(f"`penalty` must be finite and not negative; got {penalty}.")
     if unit == "reward":
         return penalty
     value = policy_iteration(replace(log, penalty=0.0), dead_end_value=dead_end_value).value[: log.real_count]
@@ -32,6 +32,8 @@ def penalty_in_rewards(log: TabularMDP, penalty: float, unit: PenaltyUnit, *, de
 
 def finished_graph(mdp: TabularMDP, *, penalty: float, tolerance: float | None) -> TabularMDP:
     """The MDP with the stitches within the tolerance alone, charged with the penalty [section 3.3]."""
+    if tolerance is not None and not tolerance > 0:
+        raise SettingError(f"`tolerance` must be positive; got {tolerance}.")
     error = stitch_errors(mdp)
     kept = mdp if tolerance is None else prune(mdp, error < tolerance)
     return charge(kept, error, penalty=penalty)

@@ -18,7 +18,7 @@ from bats.candidates import CandidateConfig, Candidates, find_candidates, pair_n
 from bats.errors import SettingError
 from bats.mdp import Stitches, TabularMDP, add_stitches
 from bats.neighbours import NeighbourConfig, Neighbours
-from bats.planner import PlannerConfig
+from bats.planner import MOST_SEQUENCES, PlannerConfig
 from bats.rollouts import stitched_share, walk
 from bats.solve import Solution, boltzmann_policy, policy_iteration, sample_occupancy, start_value
 from bats.types import Policy
@@ -155,13 +155,16 @@ def stitch(
     rounds_done: int = 0,
     experience: Experience | None = None,
 ) -> Iterator[Round]:
-    """Stitches a log's MDP together, yielding after each round; ends early when nothing is left to try.
+    """Stitches a log's MDP together, yielding after each round; ends early when a round finds nothing left to try.
+
+    Every round solves from scratch: a warm start could settle ties otherwise than a run that went on from saved rounds.
 
     To go on from saved rounds, give the MDP they grew, how many they were, and what they tried.
     """
     experience = Experience.none() if experience is None else experience
     points = np.asarray(learned.metric.embed(mdp.states[: mdp.real_count]))
     neighbours = Neighbours(points, config.neighbours)
+    wanted = _affordable(config.candidates, mdp.action_count)
     solution = policy_iteration(mdp, dead_end_value=config.dead_end_value)
     for number in range(rounds_done + 1, config.rounds + 1):
         rng = np.random.default_rng([seed, 3, number])
@@ -172,7 +175,7 @@ def stitch(
             sources,
             neighbours.drawn(rng),
             learned.metric,
-            config.candidates,
+            wanted,
             tried=experience.tried(),
             expected_error=experience.expected_error(config.tolerance),
             chance=experience.chance,
@@ -187,7 +190,7 @@ def stitch(
             config.planner,
             tolerance=config.tolerance,
             shortest=config.shortest,
-            seed=seed + number,
+            seed=int(rng.integers(2**31)),
         )
         before, mdp = mdp, add_stitches(mdp, stitches, stitch_round=number)
         worth, solution = solution, policy_iteration(mdp, dead_end_value=config.dead_end_value)
@@ -195,6 +198,14 @@ def stitch(
         values = (start_value(before, worth.value), start_value(mdp, solution.value))
         record = _record(number, len(sources), len(found), attempts, mdp, solution, values)
         yield Round(mdp, solution, stitches, attempts, record)
+
+
+def _affordable(config: CandidateConfig, action_count: int | None) -> CandidateConfig:
+    """Stitches of discrete actions are no longer than what can be searched through, every sequence of it."""
+    if action_count is None or config.longest == 1:
+        return config
+    searched = max(int(np.log(MOST_SEQUENCES) / np.log(max(action_count, 2)) + 1e-9), 1)
+    return replace(config, longest=min(config.longest, searched))
 
 
 def sample_sources(
@@ -208,6 +219,7 @@ def sample_sources(
     found = sample_occupancy(mdp, probability, config.samples, rng=rng)
     if not config.imagined_sources:
         found = _next_real(mdp, solution.policy, found)
+    found = found[~mdp.only_ended_in[found]]  # a walk that has ended is nowhere
     sources, visits = np.unique(found, return_counts=True)
     return sources, visits
 

@@ -56,17 +56,19 @@ def enumerated(
     """Target → gain by the definition: every path of up to K edges and one neighbour edge, one step at a time."""
     value, price = solution.value, mdp.gamma * mdp.penalty * EXPECTED_ERROR
     best: dict[int, float] = {}
-    after = [source]  # where the policy is after each number of steps
+    by_then, standing, ended = [value[source]], source, False  # what the policy has after each number of steps
     for _ in range(config.longest):
-        edge = solution.policy[after[-1]]
-        after.append(after[-1] if edge == NO_EDGE else int(mdp.target[edge]))
+        edge = solution.policy[standing]
+        if not ended and edge != NO_EDGE:
+            standing, ended = int(mdp.target[edge]), mdp.discount[edge] == 0
+        by_then.append(0.0 if ended else value[standing])
 
     def visit(place: int, length: int, earned: float, factor: float, hopped: bool) -> None:
         if hopped and length and place < mdp.real_count:
             gain = (
                 earned + factor * value[place] - value[source]
                 if config.impact == "advantage"
-                else value[place] - value[after[length]]
+                else value[place] - by_then[length]
             )
             gain -= price * mdp.gamma ** (length - 1)
             if gain > 1e-9 * max(1.0, abs(value[source])):
@@ -144,6 +146,19 @@ def test_pairs_that_were_tried_are_left_out_before_the_best_are_chosen() -> None
     assert found_in(mdp, solution, config, sources=np.array([0]), radius=5.0, tried=tried).target.tolist() == [2]
 
 
+def test_a_source_gives_all_it_has_in_time() -> None:
+    # sixty states around 0, each worth more than the last, and few looked at in a round
+    mdp = mdp_from_edges(61, [(state, state, float(state)) for state in range(61)])
+    mdp = replace(mdp, states=np.linspace(0, 1, 61)[:, None])
+    solution, config = policy_iteration(mdp), CandidateConfig(longest=1, branches=1, per_source=2)
+    tried = np.zeros(0, dtype=np.int64)
+    for _ in range(30):
+        found = found_in(mdp, solution, config, sources=np.array([0]), radius=2.0, tried=tried)
+        assert len(found) == 2
+        tried = np.union1d(tried, pair_number(found.source, found.target, 61))
+    assert tried.tolist() == list(range(1, 61))
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 1000), st.integers(1, 6), st.sampled_from([None, 0.5, 2.0]))
 def test_neighbours_are_the_nearest_of_all_pairs(seed: int, count: int, radius: float | None) -> None:
@@ -174,7 +189,16 @@ def test_thinner_scales_answer_with_neighbours_farther_away() -> None:
     assert reach(0.01) / reach(1.0) == pytest.approx(10, rel=0.1)
 
 
-@pytest.mark.parametrize("wrong", [{"count": None, "radius": None}, {"scales": ()}, {"scales": (1.5,)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": None, "radius": None}, {"scales": ()}, {"scales": (1.5,)}, {"count": 0}, {"radius": -1.0}],
+)
 def test_neighbours_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError):
         NeighbourConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["longest", "branches", "per_source"])
+def test_candidates_that_cannot_be_are_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=name):
+        replace(CandidateConfig(), **{name: 0})

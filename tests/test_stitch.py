@@ -16,13 +16,13 @@ from bats.candidates import CandidateConfig
 from bats.dataset import Dataset
 from bats.dynamics import states_along
 from bats.errors import SettingError
-from bats.mdp import LOGGED, TabularMDP, from_dataset
+from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, from_dataset
 from bats.metric import ScaledMetric
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
 from bats.rollouts import walk
 from bats.solve import policy_iteration, start_value
-from bats.stitch import Experience, Round, StitchConfig, stitch
+from bats.stitch import Experience, Round, StitchConfig, sample_sources, stitch
 
 REACH = 0.06
 """how far an action moves in each direction"""
@@ -198,6 +198,84 @@ def test_the_shortest_plan_that_will_do_is_taken_where_algorithm_2_is_asked_for(
     fewest = np.ceil(move.max(axis=1) / REACH - 1e-3)
     assert done.any()
     assert shortest.attempts.length[done].tolist() == np.maximum(fewest[done], 1).tolist()
+
+
+class Ring(eqx.Module):
+    """Two actions in a ring of ten places, told by sine and cosine: back or forth."""
+
+    networks: Float[Array, "M 1 1"]
+    action_count: int = eqx.field(static=True, default=2)
+
+    @property
+    def member_count(self) -> int:
+        return self.networks.shape[0]
+
+    def change(self, states: Array, actions: Array) -> tuple[Array, Array]:
+        angle = jnp.arctan2(states[..., 1], states[..., 0]) + 0.2 * jnp.pi * (actions[..., 1] - actions[..., 0])
+        change = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1) - states + self.networks
+        return change, jnp.zeros_like(change)
+
+    def reward(self, states: Array, actions: Array, after: Array) -> Array:
+        paid_at = jnp.array([jnp.cos(0.8 * jnp.pi), jnp.sin(0.8 * jnp.pi)])
+        return jnp.where(jnp.linalg.norm(after - paid_at, axis=-1) < 0.1, 1.0, 0.0)
+
+
+def test_discrete_actions_are_stitched_too() -> None:
+    # one walk goes round forwards from 0 to 4 and pays there; another begins at 2 and only goes back
+    angle = 0.2 * np.pi * np.array([0, 1, 2, 3, 2, 1, 0, 9])
+    after = 0.2 * np.pi * np.array([1, 2, 3, 4, 1, 0, 9, 8])
+    states, ends = (np.stack([np.cos(each), np.sin(each)], axis=1).astype(np.float32) for each in (angle, after))
+    states[4:] += 0.001  # the same places, but for a trifle: other states
+    ends[4:] += 0.001
+    log = Dataset.from_arrays(
+        states,
+        np.array([1, 1, 1, 1, 0, 0, 0, 0]),
+        np.array([0.0, 0, 0, 1, 0, 0, 0, 0], dtype=np.float32),
+        next_observations=ends,
+        timeouts=np.array([0, 0, 0, 1, 0, 0, 0, 1], dtype=bool),
+    ).with_starts(np.array([4]))
+    box = (np.zeros(2), np.ones(2))
+    means = Learned(Ring(jnp.zeros((2, 1, 1))), ScaledMetric.of(log, "raw"), box, None)
+    config = replace(CONFIG, neighbours=NeighbourConfig(count=4, scales=(1.0,)), candidates=CandidateConfig(longest=16))
+    found = list(stitch(from_dataset(log, gamma=GAMMA), means, config, seed=0))
+    assert found[-1].mdp.action.dtype.kind == "i"
+    # from 2 forwards to 3 and to 4, which pays 1
+    assert found[-1].record.value == pytest.approx(GAMMA)
+    stitches = found[-1].stitches if len(found) == 1 else found[0].stitches
+    assert stitches.length.max() <= 10  # two to the tenth sequences are searched through, no more
+
+
+def test_walks_that_have_ended_are_no_sources() -> None:
+    # every walk ends in state 2, by the log or through a stitch of two actions
+    states = np.array([[0.0, 0.0], [0.06, 0.0]], dtype=np.float32)
+    ends = np.array([[0.06, 0.0], [0.12, 0.0]], dtype=np.float32)
+    log = Dataset.from_arrays(
+        states, ends - states, np.array([0.0, 1.0]), next_observations=ends, terminations=np.array([False, True])
+    )
+    mdp = from_dataset(log, gamma=GAMMA)
+    joined = Stitches.judged_by_one(
+        source=np.array([0]),
+        target=np.array([2]),
+        length=np.array([2]),
+        action=np.full((1, 2, 2), 0.06, dtype=np.float32),
+        state=np.full((1, 1, 2), 0.05),
+        reward=np.array([[5.0, 5.0]]),
+        planning_error=np.zeros(1),
+    )
+    mdp = add_stitches(mdp, joined, stitch_round=1)
+    solution = policy_iteration(mdp)
+    sources, _ = sample_sources(mdp, solution, CONFIG, np.random.default_rng(0))
+    assert sources.tolist() == [0]  # the stitch is worth so much more that nobody takes the log's own way
+
+
+def test_a_plan_of_which_one_member_knows_nothing_is_refused() -> None:
+    log = crossing()
+    plane = Plane(jnp.array([0.0, 0.0, jnp.nan])[:, None, None] * jnp.ones((1, 1, 2)))
+    means = replace(learned(log), dynamics=plane)
+    config = replace(CONFIG, planner=replace(CONFIG.planner, quantile=0.5))
+    tried = next(stitch(from_dataset(log, gamma=GAMMA), means, config, seed=0))
+    assert tried.record.accepted == 0
+    assert tried.record.refused == {"ran_away": tried.record.tried}
 
 
 def test_experience_knows_what_failed_and_what_to_hope_for() -> None:
