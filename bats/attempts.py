@@ -7,7 +7,6 @@ near the plan. It must be below the tolerance, and it is what the stitch is char
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,44 +18,10 @@ from bats.dynamics import Dynamics, Predictor, one_hot
 from bats.mdp import Stitches, TabularMDP
 from bats.metric import Metric
 from bats.planner import PlannerConfig, Plans, Problems, plan
+from bats.records import Attempts, Outcome
 
 LIKELY = 0.5
 """probability of an ending from which a plan counts as ended on the way"""
-
-
-class Outcome(IntEnum):
-    """What became of an attempt."""
-
-    ACCEPTED = 0
-    MISSED = 1
-    """the plan ends too far from its target"""
-    DOUBTED = 2
-    """near enough by the ensemble, but the model was too wrong on held-out rows near the plan"""
-    ENDED = 3
-    """the task would end on the way, or in a target where it goes on"""
-    RAN_AWAY = 4
-    """what the model predicts is not finite"""
-
-
-@dataclass(frozen=True, eq=False)
-class Attempts:
-    """Pairs that were planned, and what became of them."""
-
-    source: Int[np.ndarray, "C"]
-    target: Int[np.ndarray, "C"]
-    length: Int[np.ndarray, "C"]
-    gap: Float[np.ndarray, "C"]
-    """length of the neighbour edge that had to be closed"""
-    error: Float[np.ndarray, "C"]
-    """the plan's, with the model's share in it"""
-    outcome: Int[np.ndarray, "C"]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def accepted(self) -> Bool[np.ndarray, "C"]:
-        return self.outcome == Outcome.ACCEPTED
 
 
 @dataclass(frozen=True, eq=False)

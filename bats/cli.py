@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bats.cli_output import print_facts, print_line, print_validation, print_written
+from bats.cli_report import Report, run_report
 from bats.cli_solve import Under, solve_log, solve_run
 from bats.dataset import Dataset
 from bats.episodes import TimeoutRule
@@ -137,6 +138,7 @@ Command = (
     Annotated[Validate, tyro.conf.subcommand("validate")]
     | Annotated[Fit[SettingsLater], tyro.conf.subcommand("fit")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
 
@@ -166,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parsed(arguments: list[str]) -> Validate | Fit[SettingsLater] | Solve | Data:
+def _parsed(arguments: list[str]) -> Validate | Fit[SettingsLater] | Solve | Report | Data:
     return tyro.cli(
         Command,
         prog="bats-rl",
@@ -187,7 +189,7 @@ def _parsed_fit(arguments: list[str]) -> Fit[Config]:
     return tyro.cli(Fit[Config], prog="bats-rl fit", args=arguments, default=unless_given)
 
 
-def _run(command: Validate | Fit[SettingsLater] | Solve | Data, out: Console, told: Console) -> int:
+def _run(command: Validate | Fit[SettingsLater] | Solve | Report | Data, out: Console, told: Console) -> int:
     match command:
         case Validate():
             with shown_progress(told, quiet=command.reading.quiet) as report:
@@ -199,6 +201,8 @@ def _run(command: Validate | Fit[SettingsLater] | Solve | Data, out: Console, to
             raise AssertionError("`fit` is parsed by itself")
         case Solve():
             _solve(command, out, told)
+        case Report():
+            run_report(command, out)
         case Data(Collect(task="list")):
             print_facts("tasks", {task.name: task.summary for task in TASKS}, out)
         case Data(Collect() as wanted):

@@ -13,9 +13,9 @@ from bats.config import Config
 from bats.dataset import Dataset
 from bats.pipeline import Result, fit
 from bats.progress import shown_progress
+from bats.records import WALKED, RoundRecord
 from bats.rollouts import stitched_share, walk
 from bats.run_folder import RunFolder
-from bats.stitch import WALKED, RoundRecord
 from bats.types import Reporter
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from bats.attempts import Attempts, Learned
+from bats.attempts import Learned
 from bats.calibration import LocalError
 from bats.config import Config, preset
 from bats.dataset import Dataset
@@ -24,9 +24,10 @@ from bats.mdp import TabularMDP, from_dataset
 from bats.metric import ScaledMetric
 from bats.model import Model, fit_dynamics, load_model, save_model
 from bats.pricing import finished_graph, penalty_in_rewards
+from bats.records import Attempts, LogCard, RoundRecord
 from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from bats.solve import Solution, logged_value, policy_iteration, start_value
-from bats.stitch import Experience, RoundRecord, stitch
+from bats.stitch import Experience, stitch
 from bats.types import Reporter, silent
 
 DEFAULT = preset("default")
@@ -80,6 +81,8 @@ def fit(
     run = None if folder is None else RunFolder(Path(folder))
     with nullcontext() if run is None else run.claimed(Identity(dataset.name, fingerprint(dataset), seed, config)):
         clock = _Clock(run)
+        if run is not None and not run.is_finished:
+            run.describe_log(LogCard.of(dataset))
         model = _model(dataset, config, seed, run, clock, report, model)
         metric = ScaledMetric.of(dataset, config.metric)
         learned = Learned(model.dynamics, metric, action_box(dataset), _local_error(model, metric, config))

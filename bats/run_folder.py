@@ -1,6 +1,7 @@
 """The folder of a run: all that was decided, learned, tried and found, so that a run goes on after any crash.
 
     run.json                    what it is a run of: configuration, seed, log and its fingerprint
+    log.json                    rows, episodes, names and notes of the log
     model.safetensors, .json    the learned model, and a card for people
     mdp/base.safetensors        the MDP of the log
     mdp/round-0001.safetensors  what round 1 added; it is written last, and with it the round counts as done
@@ -38,6 +39,7 @@ from bats.errors import DataError, OutputError
 from bats.files import atomic_path
 from bats.mdp import Stitches, TabularMDP
 from bats.pricing import PenaltyUnit
+from bats.records import LOG_CARD, LogCard
 
 if sys.platform == "win32":
     import msvcrt
@@ -154,6 +156,10 @@ class RunFolder:
                 self._write_identity(identity)
             self._drop_unfinished()
             yield
+
+    def describe_log(self, card: LogCard) -> None:
+        """Writes down what only the log itself knows."""
+        _write_text(self.path / LOG_CARD, json.dumps(plain(card), indent=2) + "\n")
 
     @property
     def has_mdp(self) -> bool:

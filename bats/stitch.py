@@ -13,18 +13,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.attempts import Attempts, Learned, Outcome, attempt
+from bats.attempts import Learned, attempt
 from bats.candidates import CandidateConfig, Candidates, find_candidates, pair_number
 from bats.errors import SettingError
 from bats.mdp import Stitches, TabularMDP, add_stitches
 from bats.neighbours import NeighbourConfig, Neighbours
 from bats.planner import MOST_SEQUENCES, PlannerConfig
+from bats.records import WALKED, Attempts, Outcome, RoundRecord
 from bats.rollouts import stitched_share, walk
 from bats.solve import Solution, boltzmann_policy, policy_iteration, sample_occupancy, start_value
 from bats.types import Policy
 
-WALKED = 300
-"""steps of the policy's walk from each start over which the share of stitched ones is told"""
 GAP_BINS = 2.0 ** np.arange(-8, 5)
 """gaps to be closed per action are told apart by their size to a factor of two"""
 
@@ -63,30 +62,6 @@ class StitchConfig:
         for name in ("temperature", "tolerance"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"`{name}` must be positive; got {getattr(self, name)}.")
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What a round did, in numbers."""
-
-    round: int
-    sources: int
-    """distinct states looked at"""
-    candidates: int
-    tried: int
-    accepted: int
-    refused: dict[str, int]
-    """by reason"""
-    mean_error: float
-    """of the accepted stitches"""
-    value_before: float
-    """mean value of the starts when the round began"""
-    value: float
-    """and with the round's stitches"""
-    stitched_share: float
-    """of the steps of the policy's walks from the starts"""
-    states: int
-    edges: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from bats.config import Config, preset
 from bats.formats import load_dataset
 from bats.model import load_model
 from bats.pipeline import fit
-from bats.stitch import RoundRecord
+from bats.records import RoundRecord
 from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
 from benchmarks.maze_judge import STARTS_PER_CELL, judge

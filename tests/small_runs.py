@@ -30,7 +30,7 @@ SMALL = Config(
         attempts=20,
         tolerance=2.0,
         candidates=CandidateConfig(longest=3),
-        planner=PlannerConfig(fallback=False, batch=32),
+        planner=PlannerConfig(fallback=False, more_iterations=0, batch=32),
     ),
 )
 

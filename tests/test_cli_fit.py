@@ -14,9 +14,9 @@ from bats.config_files import from_plain
 from bats.formats import write_hdf5
 from bats.mdp_files import load_mdp
 from bats.pipeline import fit
+from bats.records import RoundRecord
 from bats.relabel import stitch_errors
 from bats.run_folder import RunFolder
-from bats.stitch import RoundRecord
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, walks
 
@@ -172,7 +172,7 @@ def test_a_run_is_solved_for_another_goal_or_reward(run: Path, place: Path, caps
         ("runs/walks-red--0", ["--goal", "a,b", "--radius", "1"], "`goal` must be numbers with commas between"),
         ("runs/walks-red--0", ["--goal", "1,2,3", "--radius", "1"], "A goal has at most 2 numbers here"),
         ("runs/walks-red--0", ["--goal", "1", "--radius", "1", "--reward", "a:b"], "Give a --reward or a --goal"),
-        ("runs/walks-red--0", ["--penalty", "-1"], "`penalty` must not be negative; got -1.0"),
+        ("runs/walks-red--0", ["--penalty", "-1"], "`penalty` must be finite and not negative; got -1.0"),
         ("runs/walks-red--0", ["--steps", "0"], "`steps` must be at least 1"),
         ("runs/walks-red--0", ["--save", "runs"], "runs exists already"),
         ("runs/walks-red--0", ["--gamma", "1"], "`gamma` must lie strictly between 0 and 1"),

@@ -137,8 +137,7 @@ def test_what_belongs_to_no_finished_round_is_dropped_and_what_was_half_written_
     with run.claimed(MINE):
         add_round(run, 3)
     (run.path / "mdp" / "round-0003.safetensors").unlink()  # as if killed just before it was written
-    for name in ("mdp/.round-0003.safetensors.0123abcd.tmp", "attempts/.tmpA1b2C3", ".model/model.json"):
-        (run.path / name).parent.mkdir(exist_ok=True)
+    for name in ("mdp/.round-0003.safetensors.0123abcd.tmp", ".model.json.4567cdef.tmp"):
         (run.path / name).write_text("half")
     (run.path / "mine.txt").write_text("whole")
     assert run.records(Did) == (Did(1, 0.1), Did(2, 0.2))

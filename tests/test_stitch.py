@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from bats.attempts import Attempts, Learned, Outcome
+from bats.attempts import Learned
 from bats.calibration import LocalError
 from bats.candidates import CandidateConfig
 from bats.dataset import Dataset
@@ -20,6 +20,7 @@ from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, from_dataset
 from bats.metric import ScaledMetric
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
+from bats.records import Attempts, Outcome
 from bats.rollouts import walk
 from bats.solve import policy_iteration, start_value
 from bats.stitch import Experience, Round, StitchConfig, sample_sources, stitch
