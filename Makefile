@@ -12,7 +12,8 @@ demo: $(READY)
 	$(BIN)/bats-rl validate $(DEMO)/umaze.hdf5
 	$(BIN)/bats-rl fit $(DEMO)/umaze.hdf5 --preset demo --out $(DEMO)/run
 	$(BIN)/bats-rl solve $(DEMO)/run --goal 1,1 --radius 0.5 --steps 300
-	@echo "The run lies in $(DEMO)/run; docs/runs.md says what is in it. The last table is the same graph for another goal."
+	$(BIN)/bats-rl report $(DEMO)/run
+	@echo "The run lies in $(DEMO)/run; docs/runs.md says what is in it. Open $(DEMO)/run/report.html to see it."
 
 test: $(READY) check
 	$(BIN)/python -m pytest -n 2
