@@ -30,8 +30,6 @@ from bats.types import Policy
 
 NEVER = -1
 """step of entering the goal's disc where an episode never does"""
-STARTS_PER_CELL = {"umaze": 20, "medium": 4, "large": 3}
-"""for `per_cell`: 140, 104 and 138 starts"""
 
 
 @dataclass(frozen=True, eq=False)

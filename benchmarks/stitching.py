@@ -17,13 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from bats.config import Config, preset
+from bats.evaluate import STARTS_PER_CELL
 from bats.formats import load_dataset
 from bats.model import load_model
 from bats.pipeline import fit
 from bats.records import RoundRecord
 from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
-from benchmarks.maze_judge import STARTS_PER_CELL, judge
+from benchmarks.maze_judge import judge
 
 TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large")
 

@@ -90,7 +90,15 @@ def test_a_run_killed_at_every_file_and_at_random_moments_ends_as_one_left_alone
 ) -> None:
     expected = checksums(undisturbed)
     rounds = [f"{kind}/round-{number:04d}.safetensors" for kind in ("attempts", "mdp") for number in (1, 2, 3)]
-    fixed = ["finished.json", "log.json", "mdp/base.safetensors", "model.json", "model.safetensors", "records.jsonl", "run.json"]
+    fixed = [
+        "finished.json",
+        "log.json",
+        "mdp/base.safetensors",
+        "model.json",
+        "model.safetensors",
+        "records.jsonl",
+        "run.json",
+    ]
     assert sorted(expected) == sorted(rounds + fixed)
 
     # at every file, just before and just after it takes its place

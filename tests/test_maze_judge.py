@@ -10,6 +10,7 @@ import pytest
 
 from bats.dataset import Dataset
 from bats.errors import SettingError
+from bats.evaluate import STARTS_PER_CELL
 from bats.kernels import NO_EDGE
 from bats.mdp import Stitches, TabularMDP, add_stitches, from_dataset
 from bats.metric import ScaledMetric
@@ -19,7 +20,6 @@ from bats.tasks import collect
 from bats.tasks.maze2d import Maze2dEnv, find_maze, label_starts, stratified_starts
 from benchmarks.maze_judge import (
     NEVER,
-    STARTS_PER_CELL,
     Replay,
     judge,
     landing,

@@ -1,0 +1,188 @@
+"""What to clone from: walks of the solved policy that earn about as much as the best from about the same place.
+
+The graph is deterministic, and so is its policy: every start has one walk. A walk is measured against its peers, the
+starts nearest to its own, as where an episode begins decides most of what it can earn:
+
+    share = (return - floor) / (best return among the peers - floor)      floor: 0, or the worst return if less
+
+Walks whose share falls short of the cut are left out, unless the cut is found to tell nobody apart. Walks run
+together on their way, and those that reach a rewarding place go round in it for as long as there are steps. So each
+pair of a state and its edge is taken once, imagined states on stitches among them, and weighs by how many walks
+come through, to a power between 0 (all weigh the same) and 1 (as often as episodes visit, each counted once).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.spatial import cKDTree
+
+from bats.errors import DataError, SettingError
+from bats.kernels import NO_EDGE
+from bats.mdp import LOGGED, TabularMDP
+from bats.metric import Metric
+from bats.rollouts import Walks, undiscounted_return, walk
+from bats.solve import Solution
+
+LEAST_KEPT = 0.5
+"""share of the start weight that a cut which was found, not given, must leave"""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Which walks are cloned, and how much each of their states weighs."""
+
+    trajectories: int = 10_000
+    """most walks; of more starts, so many are drawn by their weights"""
+    steps: int = 1000
+    """most steps of a walk"""
+    peers: int = 20
+    """nearest starts, itself included, whose best return a walk is measured against"""
+    cut: float | None = None
+    """least share of the peers' best that is kept; None: found from the distribution of all shares"""
+    threshold: float | None = None
+    """keep by this return instead, the same wherever a walk starts, as the paper does"""
+    crowding: float = 1.0
+    """power of the number of walks through a state that it weighs by; below 1, the few walks from a place that is badly
+    stitched count for more against the many that come through it"""
+
+    def __post_init__(self) -> None:
+        for name in ("trajectories", "steps", "peers"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        if self.cut is not None and not 0 <= self.cut <= 1:
+            raise SettingError(f"`cut` must be a share from 0 to 1; got {self.cut}.")
+        if not 0 <= self.crowding <= 1:
+            raise SettingError(f"`crowding` must be a power from 0 to 1; got {self.crowding}.")
+        if self.cut is not None and self.threshold is not None:
+            raise SettingError("Give `cut` or `threshold`, not both.")
+
+
+@dataclass(frozen=True, eq=False)
+class Demonstrations:
+    """States with the actions to take there, and how it came to them."""
+
+    states: Float[np.ndarray, "n D"]
+    actions: Float[np.ndarray, "n A"] | Int[np.ndarray, "n"]
+    weights: Float[np.ndarray, "n"]
+    """how much each counts; they sum to 1"""
+    after: Float[np.ndarray, "n D"]
+    """the states that the actions lead to"""
+    value: Float[np.ndarray, "n"]
+    """what the solved graph earns from each state, discounted and charged"""
+    reward: Float[np.ndarray, "n"]
+    """of each action, charged"""
+    discount: Float[np.ndarray, "n"]
+    """of each action: gamma, or 0 where an episode ends"""
+    gamma: float
+    group: Int[np.ndarray, "n"]
+    """the walk that came there first: what belongs together when some are held back"""
+    low: Float[np.ndarray, "A"]
+    """least logged actions; without a number where actions are discrete"""
+    high: Float[np.ndarray, "A"]
+    action_count: int | None
+    start: Int[np.ndarray, "w"]
+    """the state where each walk starts"""
+    returns: Float[np.ndarray, "w"]
+    """neither discounted nor charged"""
+    share: Float[np.ndarray, "w"]
+    """of the best return among its peers"""
+    kept: Bool[np.ndarray, "w"]
+    cut: float
+    """least share that was kept; the least return where a threshold was set"""
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+def demonstrate(
+    mdp: TabularMDP, solution: Solution, metric: Metric, config: RolloutConfig, *, seed: int
+) -> Demonstrations:
+    """Walks from the starts and keeps what is worth cloning. The same seed gives the same rows in the same order."""
+    start, weight = _walked_starts(mdp, config.trajectories, seed)
+    walks = walk(mdp, solution.policy, start, config.steps)
+    returns = undiscounted_return(mdp, walks)
+    share = shares_of_best(returns, metric.embed(mdp.states[start]), config.peers)
+    measured, cut = (share, config.cut) if config.threshold is None else (returns, config.threshold)
+    if cut is None:
+        cut = natural_cut(share, weight)
+    kept = (measured >= cut) & (walks.length > 0)
+    if not kept.any():
+        raise DataError(f"a walk that reaches the cut of {cut:g}", f"{measured.max():g} at most")
+    edge, group, crowd = _distinct(Walks(walks.edge[kept]), weight[kept])
+    weights = crowd**config.crowding
+    logged = mdp.action[mdp.stitch_round == LOGGED] if mdp.action_count is None else np.empty((1, 0))
+    return Demonstrations(
+        states=mdp.states[mdp.source[edge]],
+        actions=mdp.action[edge],
+        weights=weights / weights.sum(),
+        after=mdp.states[mdp.target[edge]],
+        value=solution.value[mdp.source[edge]],
+        reward=mdp.charged_reward[edge],
+        discount=mdp.discount[edge],
+        gamma=mdp.gamma,
+        group=np.flatnonzero(kept)[group],
+        low=logged.min(axis=0),
+        high=logged.max(axis=0),
+        action_count=mdp.action_count,
+        start=start,
+        returns=returns,
+        share=share,
+        kept=kept,
+        cut=float(cut),
+    )
+
+
+def shares_of_best(
+    returns: Float[np.ndarray, "w"], places: Float[np.ndarray, "w m"], peers: int
+) -> Float[np.ndarray, "w"]:
+    """What each walk earns as a share of the best among the walks that start nearest to it, itself included."""
+    count = min(peers, len(returns))
+    _, nearest = cKDTree(places).query(places, k=np.arange(1, count + 1))
+    best = np.maximum(returns[nearest].max(axis=1), returns)  # of many equal starts, some do not find themselves
+    floor = min(0.0, float(returns.min()))
+    share = np.ones(len(returns))
+    return np.divide(returns - floor, best - floor, out=share, where=best > floor)
+
+
+def natural_cut(share: Float[np.ndarray, "w"], weight: Float[np.ndarray, "w"]) -> float:
+    """The share above which walks go well: where splitting them in two leaves the least spread within both parts.
+
+    At least half of the start weight stays, so that a task where luck decides much is not cloned from luck alone.
+    """
+    order = np.argsort(share, kind="stable")
+    ranked, mass = share[order], weight[order] / weight.sum()
+    below = np.cumsum(mass)[:-1]  # the weight that a cut before each later walk leaves out
+    total, part = float(mass @ ranked), np.cumsum(mass * ranked)[:-1]
+    apart = np.diff(ranked) > 0
+    sensible = apart & (below <= 1 - LEAST_KEPT) & (below > 0)
+    if not sensible.any():
+        return float(ranked[0])
+    between = np.full(len(below), -np.inf)
+    between[sensible] = ((total * below - part)[sensible] ** 2) / (below * (1 - below))[sensible]
+    return float(ranked[int(between.argmax()) + 1])
+
+
+def _walked_starts(mdp: TabularMDP, most: int, seed: int) -> tuple[Int[np.ndarray, "w"], Float[np.ndarray, "w"]]:
+    """The starts to walk from, and what each weighs."""
+    possible = mdp.start_weights > 0
+    starts, weights = mdp.starts[possible], mdp.start_weights[possible]
+    if len(starts) <= most:
+        return starts, weights
+    drawn = np.random.default_rng([seed, 4]).choice(len(starts), size=most, p=weights)
+    chosen, times = np.unique(drawn, return_counts=True)
+    return starts[chosen], times / most
+
+
+def _distinct(
+    walks: Walks, weight: Float[np.ndarray, "k"]
+) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    """The distinct edges on the walks, the walk that takes each first, and the weight of all walks that take it."""
+    row, step = np.nonzero(walks.edge != NO_EDGE)
+    taken = walks.edge[row, step].astype(np.int64)
+    pair = np.unique(taken * len(weight) + row)  # each walk counts once, however often it goes round
+    edge, first, place = np.unique(pair // len(weight), return_index=True, return_inverse=True)
+    walker = pair % len(weight)
+    return edge, walker[first], np.bincount(place, weights=weight[walker])

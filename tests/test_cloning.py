@@ -1,0 +1,234 @@
+"""What is cloned, and how well: walks kept and left out by hand, then linear, disturbed and discrete experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bats import cloning
+from bats.cloning import CloningConfig, clone, split
+from bats.demonstrations import Demonstrations, RolloutConfig, demonstrate, natural_cut, shares_of_best
+from bats.errors import DataError, SettingError
+from bats.mdp import Stitches, TabularMDP, add_stitches
+from bats.metric import ScaledMetric
+from bats.solve import Solution, first_edges, policy_iteration, policy_value
+from tests.mdps import mdp_from_edges
+
+METRIC = ScaledMetric(np.ones(1, np.float32))
+QUICK = CloningConfig(hidden=(32, 32), updates=1000, batch_size=128, learning_rate=3e-3, evaluate_every=250)
+
+TWO_PLACES = [(0, 4, 1.0), (1, 4, 10.0), (2, 6, 3.0), (3, 6, 2.9), (4, 5, 90.0), (5, 5, 0.0), (6, 6, 0.0)]
+"""starts 0 and 1 lead on to great things through 4, starts 2 and 3 never; 5 and 6 are left by themselves only"""
+
+
+def expert_rows(
+    actions: np.ndarray, states: np.ndarray, *, walks: int = 20, action_count: int | None = None
+) -> Demonstrations:
+    """Rows as `demonstrate` gives them, with actions between -1 and 1."""
+    count, width = len(states), 0 if action_count else actions.shape[1]
+    every = np.zeros(walks, dtype=np.int64)
+    return Demonstrations(
+        states=states,
+        actions=actions,
+        weights=np.full(count, 1 / count),
+        after=states,
+        value=np.zeros(count),
+        reward=np.zeros(count),
+        discount=np.full(count, 0.9),
+        gamma=0.9,
+        group=np.arange(count) * walks // count,
+        low=np.full(width, -1.0),
+        high=np.full(width, 1.0),
+        action_count=action_count,
+        start=every,
+        returns=np.ones(walks),
+        share=np.ones(walks),
+        kept=every == 0,
+        cut=1.0,
+    )
+
+
+def first(mdp: TabularMDP) -> Solution:
+    """The policy that takes every state's first edge, with its value."""
+    policy = first_edges(mdp)
+    return Solution(policy_value(mdp, policy), policy, 1)
+
+
+def some_states(count: int, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal([5.0, -100.0], [0.5, 20.0], (count, 2))
+
+
+def test_walks_are_kept_by_what_their_peers_earn_not_by_what_everybody_does() -> None:
+    mdp = mdp_from_edges(7, TWO_PLACES, starts=(0, 1, 2, 3))
+    mdp = replace(mdp, states=np.array([0.0, 1, 100, 101, 50, 60, 70])[:, None])
+    policy = first(mdp)
+    found = demonstrate(mdp, policy, METRIC, RolloutConfig(steps=5, peers=2, cut=0.95), seed=0)
+    assert found.returns.tolist() == [91, 100, 3, 2.9]
+    assert found.share == pytest.approx([0.91, 1.0, 1.0, 2.9 / 3])
+    assert found.kept.tolist() == [False, True, True, True]  # 3 is poor, but nobody near it does better
+    assert sorted(found.states[:, 0]) == [1, 50, 60, 70, 100, 101]
+    everywhere = demonstrate(mdp, policy, METRIC, RolloutConfig(steps=5, threshold=91.0), seed=0)
+    assert everywhere.kept.tolist() == [True, True, False, False]
+    assert everywhere.cut == 91
+    with pytest.raises(DataError, match="100 at most"):
+        demonstrate(mdp, policy, METRIC, RolloutConfig(steps=5, threshold=101.0), seed=0)
+
+
+def test_each_state_counts_once_however_often_it_is_gone_round_in() -> None:
+    mdp = mdp_from_edges(7, TWO_PLACES, starts=(0, 1, 2, 3))
+    config = RolloutConfig(steps=1000, cut=0.0, crowding=1.0)
+    found = demonstrate(mdp, first(mdp), METRIC, config, seed=0)
+    weight = dict(zip(found.states[:, 0].tolist(), (found.weights / found.weights.min()).tolist(), strict=True))
+    assert weight == pytest.approx({0: 1, 1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2})  # walks through each
+    assert found.weights.sum() == pytest.approx(1)
+    same = demonstrate(mdp, first(mdp), METRIC, replace(config, crowding=0.0), seed=0)
+    assert same.weights == pytest.approx(np.full(7, 1 / 7))
+    assert found.group[found.states[:, 0] == 5].tolist() == [0]  # the walk that came first
+
+
+def test_imagined_states_on_stitches_are_cloned_too() -> None:
+    logged = mdp_from_edges(3, [(0, 1, 0.0), (2, 2, 1.0)], starts=(0,))
+    joined = Stitches.judged_by_one(
+        source=np.array([1]),
+        target=np.array([2]),
+        length=np.array([2]),
+        action=np.array([[[0.25], [0.75]]]),
+        state=np.array([[[1.5]]]),
+        reward=np.zeros((1, 2)),
+        planning_error=np.zeros(1),
+    )
+    mdp = add_stitches(logged, joined, stitch_round=1)
+    found = demonstrate(mdp, policy_iteration(mdp), METRIC, RolloutConfig(), seed=0)
+    assert sorted(zip(found.states[:, 0], found.actions[:, 0], strict=True)) == [(0, 0), (1, 0.25), (1.5, 0.75), (2, 1)]
+    assert (found.low, found.high) == (0, 1)  # of logged actions
+
+
+def test_shares_are_measured_from_the_worst_where_returns_are_negative() -> None:
+    share = shares_of_best(np.array([-10.0, -20.0, -30.0]), np.zeros((3, 1)), 3)
+    assert share == pytest.approx([1, 0.5, 0])
+    assert shares_of_best(np.zeros(3), np.arange(3.0)[:, None], 2).tolist() == [1, 1, 1]
+
+
+def test_the_cut_that_is_found_parts_the_good_from_the_bad_and_keeps_half() -> None:
+    rng = np.random.default_rng(0)
+    good, bad = rng.uniform(0.9, 1.0, 80), rng.uniform(0.0, 0.4, 20)
+    share = rng.permutation(np.concatenate([good, bad]))
+    assert natural_cut(share, np.ones(100)) == good.min()
+    mostly_bad = np.concatenate([good[:20], rng.uniform(0.0, 0.4, 80)])
+    kept = mostly_bad >= natural_cut(mostly_bad, np.ones(100))
+    assert 0.5 <= kept.mean() < 1
+    assert natural_cut(np.ones(5), np.ones(5)) == 1
+    assert natural_cut(np.array([0.3]), np.ones(1)) == 0.3
+
+
+def test_more_starts_than_trajectories_are_drawn_by_weight_and_the_same_again() -> None:
+    edges = [(state, state, 1.0) for state in range(100)]
+    mdp = mdp_from_edges(100, edges, starts=tuple(range(100)))
+    mdp = replace(mdp, start_weights=np.repeat([0.018, 0.002], 50))
+    drawn = [demonstrate(mdp, first(mdp), METRIC, RolloutConfig(trajectories=50), seed=7) for _ in range(2)]
+    assert np.array_equal(drawn[0].states, drawn[1].states)
+    assert len(drawn[0].start) <= 50
+    assert np.mean(drawn[0].start < 50) > 0.7
+
+
+def test_rows_of_one_walk_are_held_back_together() -> None:
+    group = np.repeat(np.arange(20), 10)
+    held_back = split(group, 0.1, seed=0)
+    assert held_back.sum() == 20
+    assert all(len(set(held_back[group == walk])) == 1 for walk in range(20))
+    alone = split(np.zeros(1000, dtype=np.int64), 0.1, seed=0)  # one walk: stretches of it
+    assert alone.sum() == 100
+    assert np.count_nonzero(np.diff(alone.astype(int))) <= 8
+    with pytest.raises(DataError, match="2 rows"):
+        split(np.zeros(1, dtype=np.int64), 0.1, seed=0)
+
+
+def test_a_linear_expert_is_cloned_to_a_hundredth() -> None:
+    def expert(states: np.ndarray) -> np.ndarray:
+        scaled = (states - [5.0, -100.0]) / [0.5, 20.0]
+        return np.clip(scaled @ np.array([[0.3, -0.2], [0.1, 0.4]]), -1, 1)
+
+    states = some_states(3000)
+    policy = clone(expert_rows(expert(states), states), QUICK, seed=0)
+    fresh = some_states(1000, seed=1)
+    assert np.sqrt(np.mean((policy.predict(fresh) - expert(fresh)) ** 2)) < 0.02
+
+
+def test_the_same_seed_gives_the_same_policy_and_another_another() -> None:
+    states = some_states(500)
+    rows = expert_rows(np.sin(states), states)
+    first_time, again, other = (clone(rows, replace(QUICK, updates=100), seed=seed) for seed in (3, 3, 4))
+    assert all(np.array_equal(*pair) for pair in zip(first_time.weights, again.weights, strict=True))
+    assert not np.array_equal(first_time.weights[0], other.weights[0])
+
+
+def test_what_a_controller_wanted_is_found_behind_disturbances_cut_off_at_the_limits() -> None:
+    states = some_states(4000)
+    rng = np.random.default_rng(2)
+    actions = np.clip(1.0 + rng.normal(0, 0.5, (4000, 1)), -1, 1)  # wants 1 everywhere; the mean of these is 0.8
+    rows = expert_rows(actions, states)
+    config = replace(QUICK, updates=500)
+    found = clone(rows, config, seed=0).predict(states)
+    plain = clone(rows, replace(config, cut_off=False), seed=0).predict(states)
+    assert plain.mean() == pytest.approx(0.8, abs=0.03)
+    assert found.mean() > 0.93
+
+
+def test_discrete_experts_are_cloned_too() -> None:
+    states = some_states(3000)
+    wanted = (states[:, 0] > 5).astype(np.int32) + 2 * (states[:, 1] > -100).astype(np.int32)
+    policy = clone(expert_rows(wanted, states, action_count=4), replace(QUICK, updates=800), seed=0)
+    fresh = some_states(1000, seed=1)
+    expected = (fresh[:, 0] > 5) + 2 * (fresh[:, 1] > -100)
+    assert np.mean(policy.predict(fresh) == expected) > 0.97
+
+
+def test_rows_that_weigh_nothing_are_not_learned_from() -> None:
+    states = some_states(2000)
+    right = np.arange(2000) % 2 == 0
+    rows = expert_rows(np.where(right, 0.5, -0.5)[:, None], states)
+    policy = clone(replace(rows, weights=right / right.sum()), replace(QUICK, updates=300), seed=0)
+    assert policy.predict(states).mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_actions_that_gain_more_than_others_in_the_same_place_count_more() -> None:
+    rng = np.random.default_rng(4)
+    place = rng.uniform(0, 1, (4000, 1))
+    push = rng.choice([0.2, 0.6], 4000)  # half of all rows each; the stronger push gains, the weaker loses a step
+    after = place + np.where(push > 0.4, 0.01, -0.01)[:, None]
+    rows = replace(
+        expert_rows(push[:, None], place), after=after, value=1 + 50 * place[:, 0], gamma=0.99, discount=np.ones(4000)
+    )
+    config = replace(QUICK, updates=400, value_updates=600, eagerness=4.0)
+    eager = clone(rows, config, seed=0).predict(place)
+    indifferent = clone(rows, replace(config, eagerness=0.0), seed=0).predict(place)
+    assert indifferent.mean() == pytest.approx(0.4, abs=0.03)
+    assert eager.mean() > 0.5
+
+
+def test_the_policy_answers_as_the_network_that_was_trained() -> None:
+    states = some_states(1000)
+    actions = np.tanh(np.random.default_rng(3).normal(size=(1000, 2)))
+    policy = clone(expert_rows(actions, states), replace(QUICK, updates=100), seed=0)
+    network = cloning._Network(
+        tuple(jnp.asarray(weight) for weight in policy.weights), tuple(jnp.asarray(bias) for bias in policy.biases)
+    )
+    raw = eqx.filter_jit(network)(jnp.asarray((states - policy.mean) / policy.deviation, jnp.float32))
+    assert policy.predict(states) == pytest.approx(np.clip(np.asarray(raw)[:, :2], -1, 1), abs=1e-5)
+    assert policy.distribution(states)[0] == pytest.approx(np.asarray(raw)[:, :2], abs=1e-5)
+
+
+def test_progress_is_told_and_settings_are_checked() -> None:
+    told = []
+    states = some_states(200)
+    config = replace(QUICK, updates=100, evaluate_every=40)
+    clone(expert_rows(np.zeros((200, 1)), states), config, seed=0, report=lambda *heard: told.append(heard[1:]))
+    assert told == [(40, 100), (80, 100), (100, 100)]
+    with pytest.raises(SettingError, match="updates"):
+        CloningConfig(updates=0)
+    with pytest.raises(SettingError, match="not both"):
+        RolloutConfig(cut=0.5, threshold=1.0)

@@ -1,0 +1,111 @@
+"""Episodes of known policies in worlds whose returns are known, and intervals that cover."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from bats.errors import BatsError, SettingError
+from bats.evaluate import evaluate, interval, judged_starts
+from bats.tasks.maze2d import find_maze
+from bats.tasks.maze2d.physics import MazePhysics
+from bats.tasks.worlds import CHAIN, CHAIN_ENVIRONMENT, EPISODE_STEPS, GRID_ENVIRONMENT, WorldEnv
+
+
+class Always:
+    """Acts the same everywhere."""
+
+    def __init__(self, action: np.ndarray) -> None:
+        self._action = action
+
+    def predict(self, observation: np.ndarray, /) -> np.ndarray:
+        return np.repeat(self._action[None], len(observation), axis=0)
+
+
+class ToTheCorner:
+    """The best policy of any world: up along the first axis that has room."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._last = np.array(shape) - 1
+
+    def predict(self, observation: np.ndarray, /) -> np.ndarray:
+        return 2 * np.argmax(observation < self._last, axis=1) + 1
+
+
+def test_the_best_policy_of_a_chain_earns_what_it_must_from_every_start() -> None:
+    starts = CHAIN.positions()[:-1].astype(np.float64)
+    found = evaluate(Always(np.array(1)), CHAIN_ENVIRONMENT, starts=starts, record=True)
+    assert found.returns.tolist() == [1.0] * 9
+    assert found.lengths.tolist() == list(range(9, 0, -1))
+    assert found.scores is None
+    assert [len(episode.rewards) for episode in found.episodes] == found.lengths.tolist()
+    assert found.episodes[0].observations[:, 0].tolist() == list(range(10))
+    with pytest.raises(SettingError, match="no reference scores"):
+        _ = found.score
+
+
+def test_the_worst_policy_earns_nothing_until_time_is_up() -> None:
+    found = evaluate(Always(np.array(0)), CHAIN_ENVIRONMENT, episodes=5, seed=0)
+    assert found.returns.tolist() == [0.0] * 5
+    assert found.lengths.tolist() == [EPISODE_STEPS] * 5
+    assert found.episodes == ()
+
+
+def test_episodes_take_turns_in_few_environments_and_come_out_the_same() -> None:
+    policy = ToTheCorner((6, 6))
+    at_once = evaluate(policy, GRID_ENVIRONMENT, episodes=20, seed=3)
+    few = [gymnasium.make(GRID_ENVIRONMENT) for _ in range(3)]
+    in_turn = evaluate(policy, few, episodes=20, seed=3)
+    assert np.array_equal(at_once.lengths, in_turn.lengths)
+    assert at_once.returns.tolist() == [1.0] * 20
+    assert len(set(at_once.lengths.tolist())) > 3  # every episode has a start of its own
+
+
+def test_a_cost_for_every_move_is_counted() -> None:
+    world = [gymnasium.wrappers.TimeLimit(WorldEnv((4,), move_cost=0.1), 50)]
+    found = evaluate(Always(np.array(1)), world, starts=np.array([[0.0], [2.0]]))
+    assert found.returns == pytest.approx([1 - 0.3, 1 - 0.1])
+
+
+def test_maze_episodes_are_those_of_the_physics_and_are_scored() -> None:
+    maze = find_maze("umaze")
+    starts = judged_starts(maze, seed=0)[::20]
+    assert len(judged_starts("medium", seed=0)) == 104
+    assert len(judged_starts("large", seed=0)) == 138
+    push = np.array([-0.5, -1.0], np.float32)
+    found = evaluate(Always(push), maze.environment, starts=starts, record=True)
+    physics = MazePhysics(maze)
+    for start, episode in zip(starts, found.episodes, strict=True):
+        state = tuple(start.tolist())
+        for seen in episode.observations[1:]:
+            state = physics.step(state, (float(push[0]), float(push[1])))
+            assert tuple(seen.tolist()) == state
+    inside = [maze.at_goal(episode.observations[1:]).sum() for episode in found.episodes]
+    assert found.returns.tolist() == inside
+    assert found.score == pytest.approx(100 * (np.mean(inside) - 23.85) / (161.86 - 23.85))
+
+
+def test_what_cannot_be_evaluated_is_refused() -> None:
+    policy = Always(np.array(1))
+    with pytest.raises(SettingError, match="not both"):
+        evaluate(policy, CHAIN_ENVIRONMENT)
+    with pytest.raises(SettingError, match="at least 1 episode"):
+        evaluate(policy, CHAIN_ENVIRONMENT, episodes=0)
+    with pytest.raises(SettingError, match="at least 1 environment"):
+        evaluate(policy, [], episodes=1)
+    with pytest.raises(BatsError, match="cannot make 'nowhere-v0'"):
+        evaluate(policy, "nowhere-v0", episodes=1)
+    with pytest.raises(BatsError, match="Nothing is agreed on"):
+        judged_starts("open", seed=0)
+
+
+def test_intervals_cover_the_mean_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    found = [interval(rng.exponential(2.0, 60), seed=seed) for seed in range(60)]
+    assert np.mean([low <= 2.0 <= high for low, high in found]) >= 0.88
+    low, high = interval(rng.normal(5.0, 1.0, 400))
+    assert low < 5.1
+    assert high > 4.9
+    assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.2)
+    assert interval(np.full(10, 3.0)) == (3.0, 3.0)
