@@ -31,6 +31,10 @@ LEAST_DAMPING = 1e-6
 LEAN = 0.5
 """how far the last step goes from the mean miss to that of the judging members: all the way, others take their place"""
 
+POLISH = 3
+"""further steps towards the judging members where a plan has fewer actions than numbers to hit: it must miss, and what
+is left depends on whom it aims at"""
+
 Embed = Callable[[Float[Array, "... D"]], Float[Array, "... m"]]
 
 
@@ -69,7 +73,7 @@ def gauss_newton(
 
     def improve(turn: Int[Array, ""], carried: tuple[Array, ...]) -> tuple[Array, ...]:
         actions, states, mean_miss, judging_miss, distance, damping = carried[:6]
-        lean = jnp.where(turn == iterations - 1, LEAN, 0.0)
+        lean = jnp.where(turn >= iterations - 1, LEAN, 0.0)
         miss = mean_miss + lean * (judging_miss - mean_miss)
         slope = _chained_jacobian(best, embed, source, states, actions, length)
         floor, ceiling = ((edge - actions).reshape(len(actions), -1) for edge in (low, high))
@@ -88,7 +92,9 @@ def gauss_newton(
     *seen, distance = look(start)
     distance = jnp.where(jnp.isfinite(distance), distance, jnp.inf)
     first = (start, *seen, distance, jnp.full(len(source), LEAST_DAMPING), jnp.full(len(source), jnp.inf))
-    found = jax.lax.fori_loop(0, iterations, improve, first)
+    must_miss = actions[0].size < aim.shape[-1]
+    turns = jnp.where(iterations > 0, iterations + POLISH, 0) if must_miss else iterations
+    found = jax.lax.fori_loop(0, turns, improve, first)
     return found[0], found[-1]
 
 
