@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/bats-rl data collect maze2d-umaze --rows 250000 --seed 0 --out $(DEMO)/umaze.hdf5
 	$(BIN)/bats-rl validate $(DEMO)/umaze.hdf5
 	$(BIN)/bats-rl fit $(DEMO)/umaze.hdf5 --preset demo --out $(DEMO)/run
-	$(BIN)/bats-rl solve $(DEMO)/run --goal 1,1 --radius 0.5 --steps 300
+	$(BIN)/bats-rl solve $(DEMO)/run --goal 3,1 --radius 0.5 --steps 300
 	$(BIN)/bats-rl report $(DEMO)/run
 	@echo "The run lies in $(DEMO)/run; docs/runs.md says what is in it. Open $(DEMO)/run/report.html to see it."
 

@@ -17,7 +17,7 @@ from bats.attempts import Learned, attempt
 from bats.candidates import CandidateConfig, Candidates, find_candidates, pair_number
 from bats.errors import SettingError
 from bats.mdp import Stitches, TabularMDP, add_stitches
-from bats.neighbours import NeighbourConfig, Neighbours
+from bats.neighbours import Forest, NeighbourConfig, Neighbours
 from bats.planner import MOST_SEQUENCES, PlannerConfig
 from bats.records import WALKED, Attempts, Outcome, RoundRecord
 from bats.rollouts import stitched_share, walk
@@ -144,17 +144,12 @@ def stitch(
     for number in range(rounds_done + 1, config.rounds + 1):
         rng = np.random.default_rng([seed, 3, number])
         sources, visits = sample_sources(mdp, solution, config, rng)
-        found = find_candidates(
-            mdp,
-            solution,
-            sources,
-            neighbours.drawn(rng),
-            learned.metric,
-            wanted,
-            tried=experience.tried(),
-            expected_error=experience.expected_error(config.tolerance),
-            chance=experience.chance,
-        )
+        look = _Look(mdp, solution, neighbours.drawn(rng), learned, wanted, experience, config.tolerance)
+        found = look.candidates(sources)
+        if len(found) == 0:  # where the policy goes nothing gains: what it could join may have to be joined up first
+            sources = np.unique(rng.integers(0, mdp.real_count, config.samples))
+            sources = sources[~mdp.only_ended_in[sources]]
+            visits, found = np.ones(len(sources), dtype=np.int64), look.candidates(sources)
         if len(found) == 0:
             return
         chosen = most_promising(found, sources, visits, experience, config.attempts)
@@ -173,6 +168,32 @@ def stitch(
         values = (start_value(before, worth.value), start_value(mdp, solution.value))
         record = _record(number, len(sources), len(found), attempts, mdp, solution, values)
         yield Round(mdp, solution, stitches, attempts, record)
+
+
+@dataclass(frozen=True, eq=False)
+class _Look:
+    """Looks for candidates as things stand in one round."""
+
+    mdp: TabularMDP
+    solution: Solution
+    forest: Forest
+    learned: Learned
+    config: CandidateConfig
+    experience: Experience
+    tolerance: float
+
+    def candidates(self, sources: Int[np.ndarray, "n"]) -> Candidates:
+        return find_candidates(
+            self.mdp,
+            self.solution,
+            sources,
+            self.forest,
+            self.learned.metric,
+            self.config,
+            tried=self.experience.tried(),
+            expected_error=self.experience.expected_error(self.tolerance),
+            chance=self.experience.chance,
+        )
 
 
 def _affordable(config: CandidateConfig, action_count: int | None) -> CandidateConfig:

@@ -108,7 +108,7 @@ def main() -> None:
         everywhere, all_plans = stitched_everywhere(mdp, learned, planner)
         best = start_value(everywhere, policy_iteration(everywhere).value)
         settings = StitchConfig(
-            rounds=30,
+            rounds=150,
             samples=2000,
             attempts=500,
             tolerance=TOLERANCE,
