@@ -7,19 +7,12 @@ A logged action is often what a controller wanted plus a disturbance, cut off at
 state falls short of the limit that the controller wanted; the likelihood of a Gaussian that is cut off does not.
 
 Demonstrations of some walks are held back. They choose the weights that are kept, and nothing else.
-
-Not every action on a good walk is a good one. A first network learns the values of the states, and so smooths over
-what single walks have by luck. What an action gains by that network, its advantage, can say how much it counts:
-
-    weight * exp(eagerness * advantage / worth of a step)       worth of a step: (1 - gamma) times the range of values
-
-but never more than e times as much or as little.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 import equinox as eqx
@@ -42,9 +35,6 @@ STRETCH = 25
 """rows that are held back together where there are too few walks to hold back whole ones"""
 AT_LIMIT = 1e-6
 """an action within this of its limit, in halves of the range, is at it"""
-MOST_EAGER = 1.0
-"""e to this power is the most that an advantage multiplies or divides a weight by: nothing is to be forgotten on the
-word of learned values"""
 LEAST_DEVIATION = 1e-6
 """a number that varies less than this is constant, and is not blown up to unit variance"""
 HALF_LOG_TAU = 0.5 * math.log(math.tau)
@@ -65,23 +55,15 @@ class CloningConfig:
     """at its highest; it falls along a cosine to a hundredth"""
     cut_off: bool = True
     """an action at its limit counts as that or beyond; False: as exactly that, the plain Gaussian likelihood"""
-    eagerness: float = 0.0
-    """an action that gains a step's worth more than another in about the same state counts e to this power as much, up
-    to a limit; 0: all count the same, and no values are learned. Not to be relied on:
-    4 gained a point of score in umaze, and in medium some seeds never arrived; why was not found out"""
-    value_updates: int = 3_000
-    """updates of the network of values"""
     validation_share: float = 0.1
     """share of the walks that is held back"""
     evaluate_every: int = 500
     """updates between two looks at what is held back"""
 
     def __post_init__(self) -> None:
-        for name in ("updates", "value_updates", "batch_size", "evaluate_every"):
+        for name in ("updates", "batch_size", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
-        if not self.eagerness >= 0:
-            raise SettingError(f"`eagerness` must not be negative; got {self.eagerness}.")
         if not 0 < self.validation_share < 1:
             raise SettingError(f"`validation_share` must lie between 0 and 1; got {self.validation_share}.")
 
@@ -150,12 +132,8 @@ def clone(demonstrations: Demonstrations, config: CloningConfig, *, seed: int, r
     mean, deviation = _scale(shown.states[~held_back])
     wanted = shown.actions if shown.action_count is not None else _within_limits(shown.actions, shown.low, shown.high)
     lesson = _Lesson((shown.states - mean) / deviation, wanted, shown.weights, held_back, config.cut_off)
-    step = (1 - shown.gamma) * float(np.ptp(shown.value))
-    if config.eagerness > 0 and step > 0:
-        gain = config.eagerness / step * _advantages(shown, lesson, config, seed=seed, report=report)
-        lesson = replace(lesson, weights=shown.weights * np.exp(np.clip(gain, -MOST_EAGER, MOST_EAGER)))
     outward = shown.action_count or 2 * len(shown.low)
-    network, error = _learned(lesson, outward, config, seed=seed, stage="cloning", report=report)
+    network, error = _learned(lesson, outward, config, seed=seed, report=report)
     return Policy(
         weights=tuple(np.asarray(weight) for weight in network.weights),
         biases=tuple(np.asarray(bias) for bias in network.biases),
@@ -198,25 +176,8 @@ def _within_limits(
     return ((actions - (low + high) / 2) / half).astype(np.float32)
 
 
-def _advantages(
-    shown: Demonstrations, lesson: _Lesson, config: CloningConfig, *, seed: int, report: Reporter
-) -> Float[np.ndarray, "n"]:
-    """What each action gains over the value of its state, where values are learned and so the same for all walks."""
-    middle, size = float(shown.value.mean()), float(shown.value.std())
-    wanted = ((shown.value - middle) / size).astype(np.float32)[:, None]
-    values = replace(lesson, wanted=wanted, weights=shown.weights, cut_off=False)
-    briefly = replace(config, updates=config.value_updates)
-    network, _ = _learned(values, 2, briefly, seed=seed, stage="learning values", report=report)
-    mean, deviation = _scale(shown.states[~lesson.held_back])
-
-    def value(states: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n"]:
-        return middle + size * np.asarray(network(jnp.asarray((states - mean) / deviation, jnp.float32))[:, 0])
-
-    return shown.reward + shown.discount * value(shown.after) - value(shown.states)
-
-
 def _learned(
-    lesson: _Lesson, outward: int, config: CloningConfig, *, seed: int, stage: str, report: Reporter
+    lesson: _Lesson, outward: int, config: CloningConfig, *, seed: int, report: Reporter
 ) -> tuple[_Network, float]:
     """A network that has learned the lesson, as it was when it did best on what is held back, and how well that was."""
     training, validation = lesson.rows(~lesson.held_back), lesson.rows(lesson.held_back)
@@ -229,7 +190,7 @@ def _learned(
         state, error = _advance(state, training, validation, keys, config, lesson.cut_off)
         if not math.isfinite(float(error)):
             raise DataError("demonstrations that can be cloned", "a validation error that is not finite")
-        report(f"{stage} (validation error {float(state.best_error):.3g})", int(state.update), config.updates)
+        report(f"cloning (validation error {float(state.best_error):.3g})", int(state.update), config.updates)
     return state.best, float(state.best_error)
 
 

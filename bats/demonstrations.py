@@ -68,15 +68,6 @@ class Demonstrations:
     actions: Float[np.ndarray, "n A"] | Int[np.ndarray, "n"]
     weights: Float[np.ndarray, "n"]
     """how much each counts; they sum to 1"""
-    after: Float[np.ndarray, "n D"]
-    """the states that the actions lead to"""
-    value: Float[np.ndarray, "n"]
-    """what the solved graph earns from each state, discounted and charged"""
-    reward: Float[np.ndarray, "n"]
-    """of each action, charged"""
-    discount: Float[np.ndarray, "n"]
-    """of each action: gamma, or 0 where an episode ends"""
-    gamma: float
     group: Int[np.ndarray, "n"]
     """the walk that came there first: what belongs together when some are held back"""
     low: Float[np.ndarray, "A"]
@@ -118,11 +109,6 @@ def demonstrate(
         states=mdp.states[mdp.source[edge]],
         actions=mdp.action[edge],
         weights=weights / weights.sum(),
-        after=mdp.states[mdp.target[edge]],
-        value=solution.value[mdp.source[edge]],
-        reward=mdp.charged_reward[edge],
-        discount=mdp.discount[edge],
-        gamma=mdp.gamma,
         group=np.flatnonzero(kept)[group],
         low=logged.min(axis=0),
         high=logged.max(axis=0),
