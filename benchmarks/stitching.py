@@ -1,6 +1,7 @@
-"""Stitching the mazes: seconds, what the graph promises, and what the true environment says of it.
+"""Stitching: seconds, what the graph promises, and for the mazes what the true environment says of it.
 
     python -m benchmarks.stitching                                   all three mazes with the default settings
+    python -m benchmarks.stitching hopper grid                       other tasks: the values alone
     python -m benchmarks.stitching maze2d-umaze --preset paper-umaze
     python -m benchmarks.stitching maze2d-large --preset paper-large --attempts 5000
     python -m benchmarks.stitching maze2d-umaze --run runs/umaze     keeps the run, and goes on with it if it is there
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def measure(task: str, config: Config, name: str, options: argparse.Namespace) -> None:
-    """Fits one maze's log and lets the environment judge."""
+    """Fits one task's log, and where it is a maze lets the environment judge."""
     held = None if options.logs is None else options.logs / f"{task}.hdf5"
     log = collect(task, seed=0) if held is None else load_dataset(held)
     model = None if options.model is None else load_model(options.model)
@@ -62,6 +63,15 @@ def measure(task: str, config: Config, name: str, options: argparse.Namespace) -
     }
     tried = sum(record.tried for record in result.records)
     accepted = sum(record.accepted for record in result.records)
+    print(f"{name}: {len(log):,} rows, {tried:,} plans, {accepted:,} stitches")
+    for stage, seconds in spent.items():
+        print(f"figure {name}_{stage.replace(' ', '_')} {seconds:.1f} s")
+    print(f"figure {name}_plans {tried} plans")
+    print(f"figure {name}_stitches {accepted} stitches")
+    print(f"figure {name}_value_of_the_log {result.log_value:.6g} value")
+    print(f"figure {name}_value {result.value:.6g} value", flush=True)
+    if not task.startswith("maze2d"):
+        return
     maze = find_maze(task)
     judged = judge(
         result.mdp,
@@ -72,10 +82,6 @@ def measure(task: str, config: Config, name: str, options: argparse.Namespace) -
         per_cell=STARTS_PER_CELL[maze.name],
         seed=options.seed,
     )
-    print(f"{name}: {len(log):,} rows, {tried:,} plans, {accepted:,} stitches")
-    for stage, seconds in spent.items():
-        print(f"figure {name}_{stage.replace(' ', '_')} {seconds:.1f} s")
-    print(f"figure {name}_plans {tried} plans")
     for line in judged.lines(name):
         print(line, flush=True)
 

@@ -10,8 +10,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +22,7 @@ import pytest
 from bats.errors import DataError
 from bats.formats import ColumnMap, load_dataset, write_minari
 from tests.logs import as_columns, folder_bytes, small_log, write_arrays, write_csv, write_parquet
+from tests.users import ordinary_user
 
 
 def complaint(source: Path | str, folder: Path, **settings: Any) -> str:
@@ -198,19 +198,6 @@ def test_a_pipe_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"log.{suffix}")
     with pytest.raises(DataError, match="found something that is not a plain file"):
         load_dataset(tmp_path / f"log.{suffix}")
-
-
-@contextmanager
-def ordinary_user() -> Iterator[None]:
-    """Gives up root's right to read everything for a while."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users as Unix has them")

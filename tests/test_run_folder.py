@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +18,7 @@ from bats.errors import DataError, OutputError
 from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from tests.logs import folder_bytes, small_log
 from tests.test_resolve import CHAIN, shortcuts
+from tests.users import ordinary_user
 
 ROOT = Path(__file__).parent.parent
 
@@ -156,19 +155,6 @@ def test_a_second_process_is_told_and_the_first_one_is_not_disturbed(run: RunFol
     subprocess.run(command, cwd=ROOT, check=True)
 
 
-@contextmanager
-def as_ordinary_user() -> Iterator[None]:
-    """Gives up root's right to write everywhere for a while."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users as Unix has them")
 def test_a_folder_one_may_not_write_to_is_told_and_a_finished_run_in_it_can_be_read() -> None:
     with TemporaryDirectory() as place:  # the folder of tmp_path is closed to others
@@ -179,7 +165,7 @@ def test_a_folder_one_may_not_write_to_is_told_and_a_finished_run_in_it_can_be_r
         (path / "lock").unlink()
         for folder in (Path(place), path):
             folder.chmod(0o555)
-        with as_ordinary_user():
+        with ordinary_user():
             with pytest.raises(OutputError, match=r"run/lock could not be written: Permission denied"):
                 run.claimed(MINE).__enter__()
             with pytest.raises(OutputError, match=r"new could not be written|new/lock could not be written"):
@@ -188,7 +174,7 @@ def test_a_folder_one_may_not_write_to_is_told_and_a_finished_run_in_it_can_be_r
         with run.claimed(MINE):
             run.finish(ENDED)
         path.chmod(0o555)
-        with as_ordinary_user(), run.claimed(MINE):
+        with ordinary_user(), run.claimed(MINE):
             assert run.finished() == ENDED
         Path(place).chmod(0o755)
         path.chmod(0o755)

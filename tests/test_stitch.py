@@ -201,6 +201,18 @@ def test_the_shortest_plan_that_will_do_is_taken_where_algorithm_2_is_asked_for(
     assert shortest.attempts.length[done].tolist() == np.maximum(fewest[done], 1).tolist()
 
 
+def test_imagined_states_are_sources_only_on_request() -> None:
+    # wide gaps and few tries at a time: what is reached by a first stitch can be left by a second one half-way
+    config = replace(CONFIG, candidates=CandidateConfig(longest=4, per_source=4), rounds=4)
+    asked = rounds_of(crossing(), replace(config, imagined_sources=True))
+    real = asked[0].mdp.real_count
+    from_imagined = [np.any(each.stitches.source >= real) for each in asked]
+    assert not from_imagined[0]
+    assert any(from_imagined)
+    assert all(np.all(each.stitches.target < real) for each in asked)
+    assert not any(np.any(each.stitches.source >= real) for each in rounds_of(crossing(), config))
+
+
 class Ring(eqx.Module):
     """Two actions in a ring of ten places, told by sine and cosine: back or forth."""
 
