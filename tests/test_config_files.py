@@ -14,7 +14,7 @@ from bats.candidates import CandidateConfig
 from bats.config import PRESETS, Config
 from bats.config_files import as_json, from_json
 from bats.dynamics import DynamicsConfig
-from bats.errors import DataError
+from bats.errors import DataError, SettingError
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
 from bats.stitch import StitchConfig
@@ -30,7 +30,7 @@ def drawn(data: st.DataObject) -> Config:
     return Config(
         gamma=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
         metric=draw(st.sampled_from(["steps", "raw", "deviations"])),
-        penalty=draw(st.floats(min_value=0, allow_nan=False)),
+        penalty=draw(st.floats(min_value=0, allow_nan=False, allow_infinity=False)),
         penalty_unit=draw(st.sampled_from(["step", "reward"])),
         charge=draw(st.sampled_from(["during", "afterwards"])),
         final_tolerance=draw(st.none() | POSITIVE),
@@ -68,6 +68,12 @@ def test_every_preset_comes_back(name: str) -> None:
     text = as_json(PRESETS[name])
     assert from_json(Config, text, file="run.json") == PRESETS[name]
     assert json.dumps(json.loads(text)) == text  # nothing that only Python's JSON knows
+
+
+@pytest.mark.parametrize("penalty", [-1.0, float("inf"), float("nan")])
+def test_a_penalty_that_no_value_survives_is_refused(penalty: float) -> None:
+    with pytest.raises(SettingError, match="finite and not negative"):
+        replace(PRESETS["default"], penalty=penalty)
 
 
 def test_numbers_without_end_are_words() -> None:
