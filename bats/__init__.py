@@ -7,10 +7,15 @@ if TYPE_CHECKING:
     from bats.config import Config, preset
     from bats.dataset import Dataset
     from bats.errors import BatsError, DataError
+    from bats.evaluate import Evaluation, evaluate
     from bats.formats import ColumnMap, load_dataset, write_hdf5, write_minari
     from bats.mdp import TabularMDP, from_dataset
     from bats.mdp_files import load_mdp, save_mdp
-    from bats.pipeline import Result, fit
+    from bats.onnx_export import export_onnx
+    from bats.pipeline import Result, fit, load_result
+    from bats.policy import Policy
+    from bats.policy_files import load_policy, save_policy
+    from bats.report import write_report
     from bats.solve import Solution, policy_iteration, policy_value, start_value
     from bats.validate import validate
 
@@ -18,10 +23,15 @@ _HOMES = {
     "bats.config": ("Config", "preset"),
     "bats.dataset": ("Dataset",),
     "bats.errors": ("BatsError", "DataError"),
+    "bats.evaluate": ("Evaluation", "evaluate"),
     "bats.formats": ("ColumnMap", "load_dataset", "write_hdf5", "write_minari"),
     "bats.mdp": ("TabularMDP", "from_dataset"),
     "bats.mdp_files": ("load_mdp", "save_mdp"),
-    "bats.pipeline": ("Result", "fit"),
+    "bats.onnx_export": ("export_onnx",),
+    "bats.pipeline": ("Result", "fit", "load_result"),
+    "bats.policy": ("Policy",),
+    "bats.policy_files": ("load_policy", "save_policy"),
+    "bats.report": ("write_report",),
     "bats.solve": ("Solution", "policy_iteration", "policy_value", "start_value"),
     "bats.validate": ("validate",),
 }
@@ -33,21 +43,29 @@ __all__ = [
     "Config",
     "DataError",
     "Dataset",
+    "Evaluation",
+    "Policy",
     "Result",
     "Solution",
     "TabularMDP",
+    "evaluate",
+    "export_onnx",
     "fit",
     "from_dataset",
     "load_dataset",
     "load_mdp",
+    "load_policy",
+    "load_result",
     "policy_iteration",
     "policy_value",
     "preset",
     "save_mdp",
+    "save_policy",
     "start_value",
     "validate",
     "write_hdf5",
     "write_minari",
+    "write_report",
 ]
 
 

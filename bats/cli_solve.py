@@ -21,12 +21,12 @@ from bats.cli_output import print_facts, print_line, print_solution
 from bats.dataset import Dataset
 from bats.errors import OutputError, SettingError
 from bats.mdp import from_dataset
-from bats.relabel import RewardFunction
+from bats.relabel import RewardFunction, goal_reward
 from bats.resolve import Changes, resolve
 from bats.rollouts import stitched_share, undiscounted_return, walk
 from bats.run_folder import RunFolder
 from bats.solve import policy_iteration, start_value
-from bats.types import EdgeActions, EdgeValues
+from bats.types import EdgeActions
 
 GAMMA = 0.99
 """discount of a log's MDP, where none is given"""
@@ -128,19 +128,6 @@ def solve_run(path: Path, under: Under, out: Console) -> None:
     print_facts(f"{path}: solved exactly", told | _saved(under.save), out)
     if all(getattr(under, each.name) is None for each in fields(Under)):
         print_line("nothing was asked to be otherwise: --help tells what can be", out)
-
-
-def goal_reward(goal: Float[np.ndarray, "n"], radius: float) -> RewardFunction:
-    """Pays 1 where the first numbers of the next state lie within the radius of the goal."""
-
-    def reward(
-        states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
-    ) -> EdgeValues:
-        if next_states.shape[1] < len(goal):
-            raise SettingError(f"A goal has at most {next_states.shape[1]} numbers here; got {len(goal)}.")
-        return (np.linalg.norm(next_states[:, : len(goal)] - goal, axis=1) <= radius).astype(np.float64)
-
-    return reward
 
 
 def load_reward(name: str) -> RewardFunction:

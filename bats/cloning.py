@@ -27,10 +27,6 @@ from bats.errors import DataError, SettingError
 from bats.policy import GREATEST_LOG_DEVIATION, LEAST_LOG_DEVIATION, Policy
 from bats.types import Reporter, silent
 
-PAPER_HIDDEN: tuple[tuple[int, ...], ...] = ((64, 64), (256, 256), (256, 256, 256))
-"""hidden layers of the paper's cloned policies, task by task"""
-PAPER_UPDATES: tuple[int, ...] = (10_000, 20_000)
-"""and how many updates they were given"""
 STRETCH = 25
 """rows that are held back together where there are too few walks to hold back whole ones"""
 AT_LIMIT = 1e-6

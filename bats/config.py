@@ -7,7 +7,9 @@ from math import isfinite
 from typing import Literal
 
 from bats.candidates import CandidateConfig
+from bats.cloning import CloningConfig
 from bats.cross_entropy import CrossEntropyConfig
+from bats.demonstrations import RolloutConfig
 from bats.dynamics import PAPER, DynamicsConfig
 from bats.errors import SettingError
 from bats.metric import MetricKind
@@ -36,6 +38,8 @@ class Config:
     """drop stitches with a larger error from the finished graph; None: none"""
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     stitch: StitchConfig = field(default_factory=StitchConfig)
+    rollouts: RolloutConfig = field(default_factory=RolloutConfig)
+    cloning: CloningConfig = field(default_factory=CloningConfig)
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma < 1:
@@ -56,6 +60,10 @@ def _paper(
     final_tolerance: float | None = None,
     temperature: float = 0.25,
     hidden: tuple[int, ...] = PAPER.hidden,
+    steps: int = 1000,
+    least_return: float,
+    policy: tuple[int, ...] = (256, 256),
+    updates: int = 10_000,
 ) -> Config:
     """The paper's way (appendix D.1): cross-entropy planning that leaves at the first success, penalties afterwards."""
     return Config(
@@ -79,15 +87,36 @@ def _paper(
                 method="cross-entropy", cross_entropy=CrossEntropyConfig(leave_at_success=True), fallback=False
             ),
         ),
+        rollouts=RolloutConfig(steps=steps, threshold=least_return),
+        cloning=CloningConfig(hidden=policy, updates=updates, cut_off=False),
     )
 
 
-def _paper_maze(*, radius: float, penalty: float, rounds: int = 10) -> Config:
-    near = NeighbourConfig(count=None, radius=radius, scales=(1.0,))
-    return _paper(attempts=50_000, rounds=rounds, tolerance=0.425, penalty=penalty, metric="raw", neighbours=near)
+def _paper_maze(
+    *,
+    radius: float,
+    penalty: float,
+    rounds: int = 10,
+    steps: int,
+    least_return: float,
+    policy: tuple[int, ...],
+    updates: int,
+) -> Config:
+    return _paper(
+        attempts=50_000,
+        rounds=rounds,
+        tolerance=0.425,
+        penalty=penalty,
+        metric="raw",
+        neighbours=NeighbourConfig(count=None, radius=radius, scales=(1.0,)),
+        steps=steps,
+        least_return=least_return,
+        policy=policy,
+        updates=updates,
+    )
 
 
-def _paper_walker(*, penalty: float, final_tolerance: float, longest: int = 1) -> Config:
+def _paper_walker(*, penalty: float, final_tolerance: float, longest: int = 1, least_return: float) -> Config:
     near = NeighbourConfig(count=25, radius=None, scales=(1.0,))
     return _paper(
         attempts=5_000,
@@ -98,6 +127,7 @@ def _paper_walker(*, penalty: float, final_tolerance: float, longest: int = 1) -
         neighbours=near,
         longest=longest,
         final_tolerance=final_tolerance,
+        least_return=least_return,
     )
 
 
@@ -107,12 +137,18 @@ PRESETS: dict[str, Config] = {
         dynamics=DynamicsConfig(updates=4_000, members=5, elites=3),
         stitch=StitchConfig(rounds=10, samples=3000, attempts=3000),
     ),
-    "paper-umaze": _paper_maze(radius=0.225, penalty=20.0),
-    "paper-medium": _paper_maze(radius=0.225, penalty=20.0),
-    "paper-large": _paper_maze(radius=0.15, penalty=10.0, rounds=20),
-    "paper-hopper": _paper_walker(penalty=10.0, final_tolerance=2.25),
-    "paper-walker2d": _paper_walker(penalty=50.0, final_tolerance=0.5),
-    "paper-halfcheetah": _paper_walker(penalty=50.0, final_tolerance=2.0, longest=5),
+    "paper-umaze": _paper_maze(
+        radius=0.225, penalty=20.0, steps=300, least_return=100.0, policy=(64, 64), updates=10_000
+    ),
+    "paper-medium": _paper_maze(
+        radius=0.225, penalty=20.0, steps=600, least_return=200.0, policy=(256, 256), updates=20_000
+    ),
+    "paper-large": _paper_maze(
+        radius=0.15, penalty=10.0, rounds=20, steps=800, least_return=300.0, policy=(256, 256, 256), updates=20_000
+    ),
+    "paper-hopper": _paper_walker(penalty=10.0, final_tolerance=2.25, least_return=1_000.0),
+    "paper-walker2d": _paper_walker(penalty=50.0, final_tolerance=0.5, least_return=1_000.0),
+    "paper-halfcheetah": _paper_walker(penalty=50.0, final_tolerance=2.0, longest=5, least_return=4_000.0),
     "paper-mountain-car": _paper(
         attempts=100,
         rounds=20,
@@ -123,6 +159,7 @@ PRESETS: dict[str, Config] = {
         longest=5,
         temperature=0.1,
         hidden=(64, 64, 64),
+        least_return=0.0,
     ),
 }
 

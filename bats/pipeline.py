@@ -1,30 +1,39 @@
-"""The whole flow, as the paper has it: learn a model of the log, stitch the log together, solve what came of it.
+"""The whole flow, as the paper has it: learn a model of the log, stitch the log together, solve it, clone its policy.
 
-With a folder, every stage is kept there as soon as it is done, and loaded instead of made where it is there already.
-Chance comes from the seed alone, so a run that was stopped and went on ends as one that was not.
+Every stage is kept in the run's folder as soon as it is done, and loaded instead of made where it is there already.
+Chance comes from the seed alone, so a run that was stopped and went on ends as one that was not. What `fit` returns is
+what `load_result` reads from the folder.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 from jaxtyping import Float
 
 from bats.attempts import Learned
 from bats.calibration import LocalError
+from bats.cloning import clone
 from bats.config import Config, preset
 from bats.dataset import Dataset
-from bats.errors import DataError, SettingError
+from bats.demonstrations import Demonstrations, demonstrate
+from bats.errors import OutputError, SettingError
 from bats.mdp import TabularMDP, from_dataset
 from bats.metric import ScaledMetric
 from bats.model import Model, fit_dynamics, load_model, save_model
+from bats.policy import Familiar, Policy
+from bats.policy_files import load_policy, save_policy
 from bats.pricing import finished_graph, penalty_in_rewards
 from bats.records import Attempts, LogCard, RoundRecord
+from bats.resolve import Changes, Resolved, resolve
 from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from bats.solve import Solution, logged_value, policy_iteration, start_value
 from bats.stitch import Experience, stitch
@@ -37,6 +46,8 @@ DEFAULT = preset("default")
 class Result:
     """What became of a log."""
 
+    folder: Path
+    """where all of it lies; where none was asked for, it goes when the result does"""
     log: str
     """its name"""
     config: Config
@@ -46,6 +57,8 @@ class Result:
     mdp: TabularMDP
     """with all stitches that were kept, charged for their errors"""
     solution: Solution
+    policy: Policy
+    """the network that was cloned from it, ready to act"""
     records: tuple[RoundRecord, ...]
     """what each round did"""
     logged_value: float
@@ -56,6 +69,18 @@ class Result:
     """and that with the stitches"""
     timings: tuple[Timing, ...]
 
+    def save(self, folder: Path | str) -> None:
+        """Keeps all of it in a folder of its own; `load_result`, `bats-rl report` and the others read it from there."""
+        folder = Path(folder)
+        if folder.exists():
+            raise OutputError(f"{folder} exists already; choose another name.")
+        unfinished = folder.with_name(f".{folder.name}.tmp")
+        try:
+            shutil.copytree(self.folder, unfinished, dirs_exist_ok=True)
+            unfinished.replace(folder)
+        except OSError as error:
+            raise OutputError(f"{folder} could not be written: {error.strerror or error}.") from error
+
 
 def unheard(record: RoundRecord) -> None:
     """For those who do not want to hear of every round."""
@@ -63,7 +88,7 @@ def unheard(record: RoundRecord) -> None:
 
 def fit(
     dataset: Dataset,
-    config: Config = DEFAULT,
+    config: Config | str = DEFAULT,
     *,
     seed: int = 0,
     folder: Path | str | None = None,
@@ -71,48 +96,61 @@ def fit(
     report: Reporter = silent,
     on_record: Callable[[RoundRecord], None] = unheard,
 ) -> Result:
-    """Learns a model of the log, stitches the log together with it and solves the result exactly.
+    """Learns a model of the log, stitches the log together with it, solves the result exactly and clones its policy.
 
-    `folder` is made, or gone on with if it holds the same run; `on_record` hears of every round as it is done. A
-    `model` that was trained before, on another machine say, is taken instead of training one; a folder keeps its own.
+    `config` may be the name of a preset. `folder` is made, or gone on with if it holds the same run; `on_record` hears
+    of every round as it is done. A `model` that was trained before, on another machine say, is taken instead of
+    training one; a folder keeps its own.
     """
+    config = preset(config) if isinstance(config, str) else config
     if seed < 0:
         raise SettingError(f"`seed` must not be negative; got {seed}.")
-    run = None if folder is None else RunFolder(Path(folder))
-    with nullcontext() if run is None else run.claimed(Identity(dataset.name, fingerprint(dataset), seed, config)):
-        clock = _Clock(run)
-        if run is not None and not run.is_finished:
-            run.describe_log(LogCard.of(dataset))
-        model = _model(dataset, config, seed, run, clock, report, model)
-        metric = ScaledMetric.of(dataset, config.metric)
-        learned = Learned(model.dynamics, metric, action_box(dataset), _local_error(model, metric, config))
-        worth = config.stitch.dead_end_value
-        log = from_dataset(dataset, gamma=config.gamma)
-        log_value = start_value(log, policy_iteration(log, dead_end_value=worth).value)
-        price = penalty_in_rewards(log, config.penalty, config.penalty_unit, dead_end_value=worth)
-        mdp = replace(log, penalty=price if config.charge == "during" else 0.0)
-        mdp, experience, records = _begun(mdp, run)
-        clock.lap("building the MDP")
-        finished = run is not None and run.is_finished
-        rounds = stitch(mdp, learned, config.stitch, seed=seed, rounds_done=len(records), experience=experience)
-        report("stitching", len(records), config.stitch.rounds)
-        for done in () if finished else rounds:
-            mdp, records = done.mdp, (*records, done.record)
-            if run is not None:
-                run.add_round(done.record.round, done.stitches, vars(done.attempts), records)
-            clock.lap("stitching", done.record.round)
-            report("stitching", done.record.round, config.stitch.rounds)
-            on_record(done.record)
-        mdp = finished_graph(mdp, penalty=price, tolerance=config.final_tolerance)
-        solution = policy_iteration(mdp, dead_end_value=worth)
-        value = start_value(mdp, solution.value)
-        logged = logged_value(dataset, gamma=config.gamma, dead_end_value=worth)
-        clock.lap("solving")
-        if run is not None and not finished:
-            run.finish(_facts(config, price, len(records), (logged, log_value, value)))
-        return Result(
-            dataset.name, config, seed, model, metric, mdp, solution, records, logged, log_value, value, clock.timings
-        )
+    place = Path(mkdtemp(prefix="bats-") if folder is None else folder)
+    run = RunFolder(place)
+    try:
+        with run.claimed(Identity(dataset.name, fingerprint(dataset), seed, config)):
+            if not run.is_finished:
+                _Fit(dataset, config, seed, run, report).run(model, on_record)
+        result = load_result(place)
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)
+        raise
+    if folder is None:
+        weakref.finalize(result, shutil.rmtree, place, ignore_errors=True)
+    return result
+
+
+def load_result(folder: Path | str) -> Result:
+    """What a finished run came to, from its folder; `DataError` where it is none."""
+    run = RunFolder(Path(folder))
+    ended, identity = run.finished(), run.identity(Config)
+    solved = resolve(run, Changes())
+    return Result(
+        folder=run.path,
+        log=identity.log,
+        config=identity.config,
+        seed=identity.seed,
+        model=load_model(run.model),
+        metric=ScaledMetric(np.array(ended.metric, dtype=np.float32)),
+        mdp=solved.mdp,
+        solution=solved.solution,
+        policy=load_policy(run.policy),
+        records=run.records(RoundRecord),
+        logged_value=ended.logged_value,
+        log_value=ended.log_value,
+        value=ended.value,
+        timings=run.timings(),
+    )
+
+
+def clone_resolved(run: RunFolder, solved: Resolved, *, report: Reporter = silent) -> Policy:
+    """The policy of a run that was solved again, cloned as the run's own was."""
+    identity, own = run.identity(Config), load_policy(run.policy)
+    metric = ScaledMetric(np.array(run.finished().metric, dtype=np.float32))
+    shown = demonstrate(solved.mdp, solved.solution, metric, identity.config.rollouts, seed=identity.seed)
+    policy = clone(shown, identity.config.cloning, seed=identity.seed, report=report)
+    return replace(policy, familiar=own.familiar, card={**policy.card, **_card(identity.log, shown, identity.config)})
 
 
 def action_box(dataset: Dataset) -> tuple[Float[np.ndarray, "A"], Float[np.ndarray, "A"]]:
@@ -122,31 +160,126 @@ def action_box(dataset: Dataset) -> tuple[Float[np.ndarray, "A"], Float[np.ndarr
     return dataset.actions.min(axis=0), dataset.actions.max(axis=0)
 
 
-def _model(
-    dataset: Dataset,
-    config: Config,
-    seed: int,
-    run: RunFolder | None,
-    clock: _Clock,
-    report: Reporter,
-    given: Model | None,
-) -> Model:
-    """The model that is there already, the given one, or a new one."""
-    if run is not None and run.model.exists():
-        if not run.is_finished:
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """One run under way: the stages in their order, each kept in the folder when it is done."""
+
+    dataset: Dataset
+    config: Config
+    seed: int
+    run_folder: RunFolder
+    report: Reporter
+
+    def run(self, given: Model | None, on_record: Callable[[RoundRecord], None]) -> None:
+        config, dataset, run = self.config, self.dataset, self.run_folder
+        worth = config.stitch.dead_end_value
+        run.describe_log(LogCard.of(dataset))
+        with self.timed("training"):
+            model = self.model(given)
+        with self.timed("building the MDP"):
+            log = from_dataset(dataset, gamma=config.gamma)
+            log_value = start_value(log, policy_iteration(log, dead_end_value=worth).value)
+            price = penalty_in_rewards(log, config.penalty, config.penalty_unit, dead_end_value=worth)
+        metric = ScaledMetric.of(dataset, config.metric)
+        learned = Learned(model.dynamics, metric, action_box(dataset), _local_error(model, metric, config))
+        begun = replace(log, penalty=price if config.charge == "during" else 0.0)
+        stitched = self.stitched(begun, learned, on_record)
+        with self.timed("solving"):
+            mdp = finished_graph(stitched, penalty=price, tolerance=config.final_tolerance)
+            solution = policy_iteration(mdp, dead_end_value=worth)
+        with self.timed("cloning"):
+            self.clone(mdp, solution, metric)
+        run.finish(
+            Finished(
+                rounds=run.rounds_done,
+                gamma=config.gamma,
+                penalty=config.penalty,
+                penalty_unit=config.penalty_unit,
+                price=price,
+                tolerance=config.final_tolerance,
+                dead_end_value=worth,
+                logged_value=logged_value(dataset, gamma=config.gamma, dead_end_value=worth),
+                log_value=log_value,
+                value=start_value(mdp, solution.value),
+                metric=tuple(metric.weight.tolist()),
+            )
+        )
+
+    def model(self, given: Model | None) -> Model:
+        """The model that is there already, the given one, or a new one."""
+        run = self.run_folder
+        if run.model.exists():
             run.training.unlink(missing_ok=True)  # a process may have died between saving the model and this
-        return load_model(run.model)
-    if run is not None and run.is_finished:
-        raise DataError("the model of a finished run", "no such file", file=str(run.model))
-    if given is not None:
-        _check_model(given, dataset)
-    checkpoint = None if run is None else run.training
-    model = given or fit_dynamics(dataset, config.dynamics, seed=seed, checkpoint=checkpoint, report=report)
-    if run is not None:
+            return load_model(run.model)
+        if given is not None:
+            _check_model(given, self.dataset)
+        model = given or fit_dynamics(
+            self.dataset, self.config.dynamics, seed=self.seed, checkpoint=run.training, report=self.report
+        )
         save_model(model, run.model)
         run.training.unlink(missing_ok=True)
-    clock.lap("training")
-    return model
+        return model
+
+    def stitched(self, log: TabularMDP, learned: Learned, on_record: Callable[[RoundRecord], None]) -> TabularMDP:
+        """The MDP after all rounds, those that were done before included."""
+        run, config = self.run_folder, self.config.stitch
+        if not run.has_mdp:
+            run.save_mdp(log)
+        experience = Experience.none()
+        for attempts in run.attempts(Attempts):
+            experience = experience.and_then(attempts, log.real_count)
+        mdp, records = run.load_mdp(), run.records(RoundRecord)
+        rounds = stitch(mdp, learned, config, seed=self.seed, rounds_done=len(records), experience=experience)
+        self.report("stitching", len(records), config.rounds)
+        began = time.perf_counter()
+        for done in rounds:
+            mdp, records = done.mdp, (*records, done.record)
+            run.add_round(done.record.round, done.stitches, vars(done.attempts), records)
+            run.add_timing(Timing("stitching", done.record.round, time.perf_counter() - began))
+            self.report("stitching", done.record.round, config.rounds)
+            on_record(done.record)
+            began = time.perf_counter()
+        return mdp
+
+    def clone(self, mdp: TabularMDP, solution: Solution, metric: ScaledMetric) -> None:
+        """Clones the policy and saves it, unless that was done before."""
+        run, config = self.run_folder, self.config
+        if run.policy.exists():
+            return
+        shown = demonstrate(mdp, solution, metric, config.rollouts, seed=self.seed)
+        policy = clone(shown, config.cloning, seed=self.seed, report=self.report)
+        run.save_walks(
+            {"start": shown.start, "returns": shown.returns, "share": shown.share, "kept": shown.kept},
+            {"cut": shown.cut, "steps": config.rollouts.steps, "by": _measure(config)},
+        )
+        familiar = Familiar.measured(self.dataset.observations, metric, seed=self.seed)
+        save_policy(
+            replace(policy, familiar=familiar, card={**policy.card, **_card(self.dataset.name, shown, config)}),
+            run.policy,
+        )
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Writes down how long a stage took."""
+        began = time.perf_counter()
+        yield
+        self.run_folder.add_timing(Timing(stage, None, time.perf_counter() - began))
+
+
+def _card(log: str, shown: Demonstrations, config: Config) -> dict[str, object]:
+    """Where a policy comes from, for people."""
+    return {
+        "log": log,
+        "walks": len(shown.kept),
+        "walks_cloned": int(np.count_nonzero(shown.kept)),
+        "cut": shown.cut,
+        "cut_by": _measure(config),
+    }
+
+
+def _measure(config: Config) -> str:
+    """What the cut for cloning is a cut of."""
+    return "share of the best nearby" if config.rollouts.threshold is None else "return"
 
 
 def _check_model(model: Model, dataset: Dataset) -> None:
@@ -167,50 +300,3 @@ def _local_error(model: Model, metric: ScaledMetric, config: Config) -> LocalErr
         return None
     rows = model.held_out
     return LocalError.measured(metric, rows.observations, rows.next_observations, rows.predicted_next)
-
-
-def _begun(log: TabularMDP, run: RunFolder | None) -> tuple[TabularMDP, Experience, tuple[RoundRecord, ...]]:
-    """The MDP with the rounds that are done already, what they tried and what they did."""
-    if run is None:
-        return log, Experience.none(), ()
-    if not run.has_mdp:
-        run.save_mdp(log)
-    experience = Experience.none()
-    for attempts in run.attempts(Attempts):
-        experience = experience.and_then(attempts, log.real_count)
-    return run.load_mdp(), experience, run.records(RoundRecord)
-
-
-def _facts(config: Config, price: float, rounds: int, values: tuple[float, float, float]) -> Finished:
-    logged, log_value, value = values
-    return Finished(
-        rounds=rounds,
-        gamma=config.gamma,
-        penalty=config.penalty,
-        penalty_unit=config.penalty_unit,
-        price=price,
-        tolerance=config.final_tolerance,
-        dead_end_value=config.stitch.dead_end_value,
-        logged_value=logged,
-        log_value=log_value,
-        value=value,
-    )
-
-
-class _Clock:
-    """Takes the time of one stage after another, and writes it down unless the run was finished before."""
-
-    def __init__(self, run: RunFolder | None) -> None:
-        self._run = run
-        self._stopped = run is not None and run.is_finished
-        self._last = time.perf_counter()
-        self.timings: tuple[Timing, ...] = () if run is None else run.timings()
-
-    def lap(self, stage: str, number: int | None = None) -> None:
-        if self._stopped:
-            return
-        now = time.perf_counter()
-        timing, self._last = Timing(stage, number, now - self._last), now
-        self.timings = (*self.timings, timing)
-        if self._run is not None:
-            self._run.add_timing(timing)

@@ -70,6 +70,19 @@ def rewarded(mdp: TabularMDP, reward: RewardFunction) -> TabularMDP:
     return replace(mdp, reward=paid)
 
 
+def goal_reward(goal: Float[np.ndarray, "n"], radius: float) -> RewardFunction:
+    """Pays 1 where the first numbers of the next state lie within the radius of the goal."""
+
+    def reward(
+        states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
+    ) -> EdgeValues:
+        if next_states.shape[1] < len(goal):
+            raise SettingError(f"A goal has at most {next_states.shape[1]} numbers here; got {len(goal)}.")
+        return (np.linalg.norm(next_states[:, : len(goal)] - goal, axis=1) <= radius).astype(np.float64)
+
+    return reward
+
+
 @dataclass(frozen=True)
 class GridPoint:
     """One setting of a grid, solved and judged."""

@@ -46,9 +46,9 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-VERSION = 1
+VERSION = 2
 """raised when the meaning of what a folder holds changes"""
-_RUN, _LOCK, _ATTEMPTS = "run.json", "lock", "bats-attempts"
+_RUN, _LOCK, _ATTEMPTS, _WALKS = "run.json", "lock", "bats-attempts", "bats-walks"
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.tmp")
 """what `files.atomic_path` calls a file that is not whole yet"""
 
@@ -95,6 +95,8 @@ class Finished:
     """the best that the log alone allows"""
     value: float
     """and with the stitches"""
+    metric: tuple[float, ...]
+    """weight of each number of a state"""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class RunFolder:
         self.path = Path(path)
         self.model = self.path / "model.safetensors"
         self.training = self.path / "training.safetensors"
+        self.policy = self.path / "policy.safetensors"
+        self._walks = self.path / "walks.safetensors"
         self._mdp = self.path / "mdp"
         self._records = self.path / "records.jsonl"
         self._timings = self.path / "timings.jsonl"
@@ -202,6 +206,14 @@ class RunFolder:
             raise DataError(f"a line for each of {self.rounds_done} rounds", f"{len(done)}", file=str(self._records))
         return done
 
+    def save_walks(self, walks: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
+        """Saves what the policy's walks earned, and which of them were cloned."""
+        write_arrays(self._walks, _WALKS, walks, facts, overwrite=True)
+
+    def walks(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What was saved of the policy's walks."""
+        return read_arrays(self._walks, _WALKS)
+
     def add_timing(self, timing: Timing) -> None:
         self._write_lines(self._timings, (*self.timings(), timing))
 
@@ -220,6 +232,19 @@ class RunFolder:
             hint = "The `bats-rl fit` that began it goes on with it."
             raise DataError("a finished run", "one that is not", file=str(self.path), hint=hint)
         return from_json(Finished, _read_text(self._finished), file=str(self._finished))
+
+    def identity(self, config: type) -> Identity:
+        """What the folder is a run of."""
+        if not self.is_run:
+            raise DataError("the folder of a run", "none", file=str(self.path))
+        file = self.path / _RUN
+        held = parsed(_read_text(file), file=str(file))
+        header = {name: value for name, value in held.items() if name != "config"} if isinstance(held, dict) else held
+        found = from_plain(_Header, header, file=str(file))
+        if found.version != VERSION:
+            raise DataError(f"a run folder of version {VERSION}", f"version {found.version}", file=str(file))
+        settings: object = from_plain(config, held.get("config"), file=str(file))
+        return Identity(found.log, found.fingerprint, found.seed, settings)
 
     def _attempts(self, number: int) -> Path:
         return self.path / "attempts" / f"round-{number:04d}.safetensors"
@@ -240,17 +265,12 @@ class RunFolder:
 
     def _differences(self, identity: Identity) -> Iterator[str]:
         """What sets the folder's run apart from another one."""
-        file = self.path / _RUN
-        held = parsed(_read_text(file), file=str(file))
-        header = {name: value for name, value in held.items() if name != "config"} if isinstance(held, dict) else held
-        found = from_plain(_Header, header, file=str(file))
-        if found.version != VERSION:
-            raise DataError(f"a run folder of version {VERSION}", f"version {found.version}", file=str(file))
+        found = self.identity(type(identity.config))
         if found.fingerprint != identity.fingerprint:
             yield f"its log is {found.log}, with other contents than {identity.log}"
         if found.seed != identity.seed:
             yield f"its seed is {found.seed}, not {identity.seed}"
-        theirs = _flat(plain(from_plain(type(identity.config), held.get("config"), file=str(file))))
+        theirs = _flat(plain(found.config))
         for name, value in _flat(plain(identity.config)).items():
             if theirs[name] != value:
                 yield f"its {name} is {theirs[name]}, not {value}"

@@ -1,95 +1,86 @@
-"""Cloning a finished run: seconds, and what the policy earns in the true environment.
+"""What cloning earns without stitching, and more clones of one stitched graph.
 
-    python -m benchmarks.cloning maze2d-umaze --run runs/umaze                       collects the log anew
-    python -m benchmarks.cloning maze2d-umaze --run runs/umaze --log umaze.hdf5      or reads it
-    python -m benchmarks.cloning maze2d-umaze --run runs/umaze --save policy.safetensors
+    python -m benchmarks.cloning maze2d-umaze                               the whole log, and its best tenth
+    python -m benchmarks.cloning maze2d-umaze --run runs/umaze --clones 3   further clones of a run's graph
 
-The run is one that `benchmarks.stitching --run` or `bats-rl fit` has finished. Episodes begin in the stratified starts
-that everybody is judged on; the environment judges and chooses nothing.
+The best tenth are the stretches of an episode's length that earn most. Episodes begin in the stratified starts that
+everybody is judged on; the environment judges and chooses nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 
 from bats.cloning import CloningConfig, clone
-from bats.config import preset
 from bats.dataset import Dataset
-from bats.demonstrations import RolloutConfig, demonstrate
-from bats.evaluate import Evaluation, evaluate, interval, judged_starts
+from bats.demonstrations import Demonstrations, demonstrate
 from bats.formats import load_dataset
-from bats.pipeline import Result, fit
-from bats.policy import Familiar, Policy
-from bats.policy_files import save_policy
+from bats.pipeline import load_result
 from bats.tasks import collect
 from bats.tasks.maze2d import Maze, find_maze
+from benchmarks.maze_score import played, score_lines
+
+BEST = 0.1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task")
-    parser.add_argument("--run", type=Path, required=True, help="folder of a finished run")
-    parser.add_argument("--log", type=Path, help="the log that it is a run of, to collect none")
-    parser.add_argument("--preset", default="default", help="the configuration of the run")
-    parser.add_argument("--seed", type=int, default=0, help="of the run, of cloning and of the starts")
-    parser.add_argument("--updates", type=int, default=CloningConfig().updates)
-    parser.add_argument("--save", type=Path, help="file to keep the policy in")
+    parser.add_argument("--log", type=Path, help="the task's log, to collect none")
+    parser.add_argument("--run", type=Path, help="folder of a finished run, to clone its graph instead of a log")
+    parser.add_argument("--clones", type=int, default=1, help="how many of each, with seeds from 0 on")
     options = parser.parse_args()
     maze = find_maze(options.task)
-    log = collect(options.task, seed=0) if options.log is None else load_dataset(options.log)
-    result = fit(log, preset(options.preset), seed=options.seed, folder=options.run)
-    policy = cloned(result, log, maze, options)
-    if options.save is not None:
-        save_policy(policy, options.save)
-    began = time.perf_counter()
-    starts = judged_starts(maze, seed=options.seed)
-    judged = evaluate(policy, maze.environment, starts=starts, record=True)
-    print(f"figure {maze.name}_evaluating {time.perf_counter() - began:.1f} s")
-    tell(judged, maze, policy)
+    if options.run is None:
+        log = collect(options.task, seed=0) if options.log is None else load_dataset(options.log)
+        config = CloningConfig()
+        lessons = {"whole_log": whole(log), "best_tenth": best(log, maze)}
+    else:
+        result = load_result(options.run)
+        config = result.config.cloning
+        shown = demonstrate(result.mdp, result.solution, result.metric, result.config.rollouts, seed=result.seed)
+        lessons = {"graph": shown}
+    for kind, lesson in lessons.items():
+        for seed in range(options.clones):
+            policy = clone(lesson, config, seed=seed)
+            for line in score_lines(played(policy, maze, seed=seed), maze, f"{maze.name}_{kind}_{seed}"):
+                print(line, flush=True)
 
 
-def cloned(result: Result, log: Dataset, maze: Maze, options: argparse.Namespace) -> Policy:
-    """The policy of a run, with what was cloned told on the way."""
-    rollouts = RolloutConfig(steps=maze.episode_steps)
-    shown = demonstrate(result.mdp, result.solution, result.metric, rollouts, seed=options.seed)
-    share = np.quantile(shown.share, [0.01, 0.1, 0.5])
-    print(
-        f"{maze.task}: {np.count_nonzero(shown.kept):,} of {len(shown.kept):,} walks kept at a cut of {shown.cut:.4f} "
-        f"(shares {share[0]:.3f}, {share[1]:.3f}, {share[2]:.3f} at 1, 10 and 50%), {len(shown):,} states"
+def whole(log: Dataset) -> Demonstrations:
+    """Every row of a log, each counting the same."""
+    return _shown(log, np.arange(len(log)), np.arange(len(log)) // 1000)
+
+
+def best(log: Dataset, maze: Maze) -> Demonstrations:
+    """The tenth of the stretches of an episode's length that earns most."""
+    count, steps = len(log) // maze.episode_steps, maze.episode_steps
+    earned = log.rewards[: count * steps].reshape(count, steps).sum(axis=1)
+    kept = np.sort(np.argsort(earned, kind="stable")[-max(int(BEST * count), 1) :])
+    rows = (kept[:, None] * steps + np.arange(steps)).ravel()
+    return _shown(log, rows, np.repeat(np.arange(len(kept)), steps))
+
+
+def _shown(log: Dataset, rows: Int[np.ndarray, "n"], group: Int[np.ndarray, "n"]) -> Demonstrations:
+    one = np.ones(1)
+    return Demonstrations(
+        states=log.observations[rows],
+        actions=log.actions[rows],
+        weights=np.full(len(rows), 1 / len(rows)),
+        group=group,
+        low=log.actions.min(axis=0),
+        high=log.actions.max(axis=0),
+        action_count=None,
+        start=np.zeros(1, dtype=np.int64),
+        returns=one,
+        share=one,
+        kept=one > 0,
+        cut=0.0,
     )
-    promised = float(result.mdp.start_weights @ shown.returns)
-    print(f"figure {maze.name}_promised_score {maze.normalised_score(promised):.2f} score")
-    began = time.perf_counter()
-    policy = clone(shown, CloningConfig(updates=options.updates), seed=options.seed)
-    print(f"figure {maze.name}_cloning {time.perf_counter() - began:.1f} s")
-    return replace(policy, familiar=Familiar.measured(log.observations, result.metric, seed=options.seed))
-
-
-def tell(judged: Evaluation, maze: Maze, policy: Policy) -> None:
-    """The score with its interval, and where episodes lose."""
-    assert judged.scores is not None
-    inside = np.stack([maze.at_goal(episode.observations[1:]) for episode in judged.episodes])
-    came = inside.any(axis=1)
-    steps = np.where(came, inside.argmax(axis=1), maze.episode_steps)
-    strange = policy.strangeness(np.concatenate([episode.observations for episode in judged.episodes]))
-    low, high = interval(judged.scores)
-    figures = [
-        ("score", judged.score, "score"),
-        ("score_low", low, "score"),
-        ("score_high", high, "score"),
-        ("return", judged.mean_return, "return"),
-        ("arrived", float(came.mean()), "share"),
-        ("arrival", float(steps.mean()), "steps"),
-        ("goal_time", float(inside.sum() / np.maximum(maze.episode_steps - steps, 0).sum()), "share"),
-        ("strange_steps", float(np.mean(strange > 1)), "share"),
-    ]
-    for kind, value, unit in figures:
-        print(f"figure {maze.name}_{kind} {value:.6g} {unit}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 Without a log it collects D4RL's umaze, without a model it trains one first (and keeps it where --model says).
 Candidates are real: a state of the log, one of its nearest others, and the state that one went on to in as many steps,
-whose actions are the warm start. The tolerance is half an ordinary step. All planners see the same ensemble and
+whose actions are the warm start. The tolerance is that of the default preset. All planners see the same ensemble and
 candidates; kernels are compiled before the clock starts.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bats.config import preset
 from bats.cross_entropy import CrossEntropyConfig
 from bats.dataset import Dataset
 from bats.dynamics import Dynamics, DynamicsConfig
@@ -26,7 +27,7 @@ from bats.model import fit_dynamics, load_model, save_model
 from bats.planner import PlannerConfig, Plans, Problems, plan
 
 LENGTHS = (1, 4, 8)
-TOLERANCE = 0.5
+TOLERANCE = preset("default").stitch.tolerance
 QUANTILE = 0.8
 NEIGHBOURS = 10
 

@@ -1,4 +1,4 @@
-"""Stitching: seconds, what the graph promises, and for the mazes what the true environment says of it.
+"""A fit: seconds, what the graph promises, and for the mazes what the true environment says of it and of its clone.
 
     python -m benchmarks.stitching                                   all three mazes with the default settings
     python -m benchmarks.stitching hopper grid                       other tasks: the values alone
@@ -7,8 +7,8 @@
     python -m benchmarks.stitching maze2d-umaze --run runs/umaze     keeps the run, and goes on with it if it is there
 
 Logs are collected with seed 0 at their usual sizes. The environment judges what came out and chooses nothing: the
-graph's actions are played open loop from stratified starts, and every stitch on the policy's walks is played alone from
-its exact source state.
+graph's actions are played open loop from stratified starts, every stitch on the policy's walks is played alone from its
+exact source state, and the cloned policy plays the episodes that everybody is judged on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bats.records import RoundRecord
 from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
 from benchmarks.maze_judge import judge
+from benchmarks.maze_score import OTHERS_PER_CELL, played, score_lines
 
 TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large")
 
@@ -79,10 +80,12 @@ def measure(task: str, config: Config, name: str, options: argparse.Namespace) -
         maze,
         result.metric,
         tolerance=config.final_tolerance or config.stitch.tolerance,
-        per_cell=STARTS_PER_CELL[maze.name],
+        per_cell=STARTS_PER_CELL.get(maze.name, OTHERS_PER_CELL),
         seed=options.seed,
     )
     for line in judged.lines(name):
+        print(line, flush=True)
+    for line in score_lines(played(result.policy, maze, seed=options.seed), maze, name):
         print(line, flush=True)
 
 

@@ -34,6 +34,7 @@ STAGES = {
     "find_candidates": stitch,
     "add_stitches": stitch,
     "finished_graph": pipeline,
+    "demonstrate": pipeline,
 }
 """functions that a stage begins with, and where they are called"""
 PATIENCE = 120.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bats.candidates import CandidateConfig
+from bats.cloning import CloningConfig
 from bats.config import Config
 from bats.dataset import Dataset
 from bats.dynamics import DynamicsConfig
@@ -32,6 +33,7 @@ SMALL = Config(
         candidates=CandidateConfig(longest=3),
         planner=PlannerConfig(fallback=False, more_iterations=0, batch=32),
     ),
+    cloning=CloningConfig(hidden=(8,), batch_size=32, updates=60, evaluate_every=20),
 )
 
 

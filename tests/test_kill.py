@@ -24,6 +24,7 @@ RANDOM_KILLS = (
     *[("find_candidates", 1.0)] * 4,
     *[("add_stitches", 0.05)] * 4,
     *[("finished_graph", 0.02)] * 3,
+    *[("demonstrate", 1.0)] * 4,
 )
 """the function that a stage begins with, and for how many seconds from then a kill may come"""
 
@@ -96,8 +97,11 @@ def test_a_run_killed_at_every_file_and_at_random_moments_ends_as_one_left_alone
         "mdp/base.safetensors",
         "model.json",
         "model.safetensors",
+        "policy.json",
+        "policy.safetensors",
         "records.jsonl",
         "run.json",
+        "walks.safetensors",
     ]
     assert sorted(expected) == sorted(rounds + fixed)
 

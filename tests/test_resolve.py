@@ -50,7 +50,7 @@ def saved_run(path: Path, *errors: list[float]) -> RunFolder:
         for number, error in enumerate(errors, 1):
             records = (*records, Did(number))
             run.add_round(number, shortcuts(error), {"error": np.array(error)}, records)
-        run.finish(Finished(len(errors), 0.9, 0.5, "step", PRICE, None, 0.0, 8.1, 8.1, 0.0))
+        run.finish(Finished(len(errors), 0.9, 0.5, "step", PRICE, None, 0.0, 8.1, 8.1, 0.0, (1.0,)))
     return run
 
 
@@ -93,7 +93,7 @@ def test_dead_ends_are_worth_what_is_said(tmp_path: Path) -> None:
     short: TabularMDP = mdp_from_edges(2, [(0, 1, 1.0)])
     with run.claimed(Identity("short", "", 0, Did(0))):
         run.save_mdp(short)
-        run.finish(Finished(0, 0.9, 0.5, "step", 0.05, None, 2.0, 1.0, 1.0, 1.0))
+        run.finish(Finished(0, 0.9, 0.5, "step", 0.05, None, 2.0, 1.0, 1.0, 1.0, (1.0,)))
     assert value(run, Changes()) == pytest.approx(1 + 0.9 * 2)
     assert value(run, Changes(dead_end_value=-1.0)) == pytest.approx(1 - 0.9)
 
