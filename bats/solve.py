@@ -52,7 +52,7 @@ def policy_iteration(
     the value within g / (1 - gamma) of the optimum, and it goes on until g is rounding error.
     """
     boundary = boundary_values(mdp, dead_end_value)
-    policy = first_edges(mdp) if policy is None else _checked(mdp, policy).copy()
+    policy = first_edges(mdp) if policy is None else checked_policy(mdp, policy).copy()
     only_edge = np.where(mdp.out_degree == 1, policy, NO_EDGE)
     stretches = _follow(only_edge, mdp.target, mdp.charged_reward, mdp.discount)
     junctions = np.flatnonzero(only_edge == NO_EDGE)
@@ -69,7 +69,7 @@ def policy_iteration(
 
 def policy_value(mdp: TabularMDP, policy: Policy, *, dead_end_value: float | StateValues = 0.0) -> StateValues:
     """The exact value of any fixed policy, in time linear in the states."""
-    walks = _follow(_checked(mdp, policy), mdp.target, mdp.charged_reward, mdp.discount)
+    walks = _follow(checked_policy(mdp, policy), mdp.target, mdp.charged_reward, mdp.discount)
     return walks.value(boundary_values(mdp, dead_end_value))
 
 
@@ -172,6 +172,22 @@ def carry_policy(policy: Int[np.ndarray, "S"], before: TabularMDP, after: Tabula
     return carried
 
 
+def checked_policy(mdp: TabularMDP, policy: Policy) -> Policy:
+    """The policy, if it takes in every state an edge of that state; the compiled kernels rely on it."""
+    if len(policy) != mdp.state_count:
+        raise SettingError(f"The policy must have {mdp.state_count} entries, one a state; got {len(policy)}.")
+    owned = np.where(
+        mdp.out_degree > 0, (mdp.first_edge[:-1] <= policy) & (policy < mdp.first_edge[1:]), policy == NO_EDGE
+    )
+    if not owned.all():
+        state = int(np.flatnonzero(~owned)[0])
+        allowed = (
+            f"{mdp.first_edge[state]} to {mdp.first_edge[state + 1] - 1}" if mdp.out_degree[state] else "none (-1)"
+        )
+        raise SettingError(f"State {state} has the edges {allowed}; the policy takes {policy[state]}.")
+    return policy
+
+
 def logged_value(dataset: Dataset, *, gamma: float, dead_end_value: float = 0.0) -> float:
     """What the logged behaviour earned from the start states: discounted returns along the log, weighted.
 
@@ -251,22 +267,6 @@ def _finite(value: StateValues) -> StateValues:
     if not np.isfinite(value).all():
         raise SettingError(f"Values must be finite; state {int(np.argmin(np.isfinite(value)))} is not.")
     return value
-
-
-def _checked(mdp: TabularMDP, policy: Policy) -> Policy:
-    """The policy, if it takes in every state an edge of that state; the compiled kernels rely on it."""
-    if len(policy) != mdp.state_count:
-        raise SettingError(f"The policy must have {mdp.state_count} entries, one a state; got {len(policy)}.")
-    owned = np.where(
-        mdp.out_degree > 0, (mdp.first_edge[:-1] <= policy) & (policy < mdp.first_edge[1:]), policy == NO_EDGE
-    )
-    if not owned.all():
-        state = int(np.flatnonzero(~owned)[0])
-        allowed = (
-            f"{mdp.first_edge[state]} to {mdp.first_edge[state + 1] - 1}" if mdp.out_degree[state] else "none (-1)"
-        )
-        raise SettingError(f"State {state} has the edges {allowed}; the policy takes {policy[state]}.")
-    return policy
 
 
 def _walk_until_stopped(

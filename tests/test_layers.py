@@ -26,6 +26,7 @@ ORDER = (
     "mdp",
     "mdp_files",
     "solve",
+    "bisimulation_exact",
     "rollouts",
     "records",
     "relabel",
