@@ -6,28 +6,20 @@ a page that sets them side by side.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
 from bats.errors import SettingError
 from bats.mdp import LOGGED
 from bats.records import WALKED
-from bats.report_data import Story, entries, read_story
+from bats.report_data import Story, finite, read_story
 from bats.report_maps import plane_of, value_map, walks_over_log
 from bats.report_page import Figure, Page, Section, Table, Tile, told, write_page
-from bats.report_plots import (
-    judged,
-    model_errors,
-    returns,
-    tried_by_error,
-    tried_by_length,
-    tried_by_round,
-    value_by_round,
-)
+from bats.report_plots import model_errors, tried_by_error, tried_by_length, tried_by_round, value_by_round
+from bats.report_policy import candidates_section, evaluation_section, policy_section, returns, returns_section
 from bats.rollouts import stitched_share
 
 NAME = "report.html"
@@ -53,10 +45,11 @@ def compare_reports(runs: Sequence[Path], out: Path, *, overwrite: bool = False)
 
 
 def _page(story: Story) -> Page:
-    sections = [_log(story), _model(story), *_rounds(story), _maps(story), _returns(story)]
-    sections += [_evaluation(story), _policy(story), _times(story), _settings(story)]
+    sections = [_log(story), _model(story), *_rounds(story), _maps(story), returns_section(story)]
+    sections += [candidates_section(story), policy_section(story), evaluation_section(story)]
+    sections += [_times(story), _settings(story)]
     return Page(
-        title=f"{story.log}: stitched and solved",
+        title=f"{_short(story.log)}: stitched and solved",
         subtitle=f"Best Action Trajectory Stitching, seed {story.seed}, folder {story.path.resolve().name}",
         tiles=_tiles(story),
         sections=tuple(section for section in sections if section is not None),
@@ -77,7 +70,18 @@ def _tiles(story: Story) -> tuple[Tile, ...]:
         Tile(
             "Stitches", f"{walked.kept:,}", "all accepted" if accepted == walked.kept else f"of {accepted:,} accepted"
         ),
+        *_played(story),
     )
+
+
+def _played(story: Story) -> Iterator[Tile]:
+    """What the cloned policy earned in the environment, where that is known."""
+    score, mean = (finite(story.cloned.get(name)) for name in ("score", "mean_return"))
+    earned = "" if mean is None else f"mean return {mean:.6g}, not discounted"
+    if score is not None:
+        yield Tile("Cloned policy's score", f"{score:.1f}", earned or "normalised")
+    elif mean is not None:
+        yield Tile("Cloned policy", f"{mean:.6g}", "mean return, not discounted")
 
 
 def _log(story: Story) -> Section:
@@ -107,7 +111,8 @@ def _log(story: Story) -> Section:
             Table(("kind", "note"), tuple((note.kind, note.text) for note in card.notes), "from reading it", True)
         )
     many = len(rows) > UNFOLDED
-    return Section("What was in the log", facts=tuple(facts.items()), tables=tuple(tables), folded=many)
+    text = f"Read from {story.log}."
+    return Section("What was in the log", text, tuple(facts.items()), tables=tuple(tables), folded=many)
 
 
 def _model(story: Story) -> Section | None:
@@ -131,7 +136,9 @@ def _model(story: Story) -> Section | None:
     table = Table(("number of the state", "mean error", "root mean square", "largest"), tuple(rows))
     text = "An ensemble learned what an action does. It is judged on rows of the log that it never saw."
     figure, many = model_errors(story, error), len(rows) > UNFOLDED
-    return Section("What the model learned", text, tuple(facts.items()), (figure,), (table,), folded=many)
+    return Section(
+        "What the model learned", text, tuple(facts.items()), figures=(figure,), tables=(table,), folded=many
+    )
 
 
 def _rounds(story: Story) -> Iterator[Section]:
@@ -155,42 +162,6 @@ def _maps(story: Story) -> Section:
     return Section("Trajectories and values", figures=(walks_over_log(story, plane), value_map(story, plane)))
 
 
-def _returns(story: Story) -> Section:
-    earned, weights = story.walked.returns, story.walked.weights
-    mean = float(weights @ earned)
-    facts = (
-        ("mean return", f"{mean:.6g}"),
-        ("least", f"{earned.min():.6g}"),
-        ("greatest", f"{earned.max():.6g}"),
-        ("walks", f"{len(earned):,}"),
-    )
-    return Section("What the policy earns in the graph", facts=facts, figures=(returns([story], [story.log]),))
-
-
-def _evaluation(story: Story) -> Section | None:
-    """What was promised, what a replay of the walks and what the cloned policy earned, as columns side by side."""
-    if not story.evaluation:
-        return None
-    columns = {_spoken(name): held for name, held in story.evaluation.items() if isinstance(held, dict)}
-    facts = [(_spoken(name), told(held)) for name, held in story.evaluation.items() if not isinstance(held, dict)]
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    rows = [(_spoken(name), *(told(column.get(name, "")) for column in columns.values())) for name in names]
-    figure = judged(columns)
-    return Section(
-        "Promised and kept",
-        facts=tuple(facts),
-        figures=() if figure is None else (figure,),
-        tables=(Table(("", *columns), tuple(rows)),) if columns else (),
-    )
-
-
-def _policy(story: Story) -> Section | None:
-    if not story.policy:
-        return None
-    rows = tuple((_spoken(name), told(value)) for name, value in entries(story.policy))
-    return Section("The cloned policy", tables=(Table(("fact", "value"), rows),), folded=True)
-
-
 def _times(story: Story) -> Section | None:
     if not story.timings:
         return None
@@ -202,21 +173,22 @@ def _times(story: Story) -> Section | None:
 
 def _settings(story: Story) -> Section:
     rows = (("seed", str(story.seed)), *((name, told(value)) for name, value in story.settings.items()))
-    return Section("Settings", tables=(Table(("setting", "value"), rows),), folded=True)
+    return Section("Settings", tables=(Table(("setting", "value"), rows, words=True),), folded=True)
 
 
 def _comparison(stories: Sequence[Story], names: Sequence[str]) -> Page:
     facts = [_compared(story) for story in stories]
-    rows = [(name, *(fact[name] for fact in facts)) for name in facts[0]]
+    known = dict.fromkeys(name for fact in facts for name in fact)
+    rows = [(name, *(fact.get(name, "not known") for fact in facts)) for name in known]
     settings = [{"seed": story.seed} | story.settings for story in stories]
     every = list(dict.fromkeys(name for each in settings for name in each))
     differing = [name for name in every if len({told(each.get(name)) for each in settings}) > 1]
     changed = tuple((name, *(told(each.get(name)) for each in settings)) for name in differing)
-    table = Table(("", *names), tuple(rows))
+    table = Table(("", *names), tuple(rows), words=True)
     figures: tuple[Figure, ...] = (value_by_round(stories, names), returns(stories, names))
     sections = [Section("Side by side", tables=(table,)), Section("Curves", figures=figures)]
     if changed:
-        sections.append(Section("Settings that differ", tables=(Table(("setting", *names), changed),)))
+        sections.append(Section("Settings that differ", tables=(Table(("setting", *names), changed, words=True),)))
     best = max(range(len(stories)), key=lambda number: stories[number].ended.value)
     return Page(
         title=f"{len(stories)} runs compared",
@@ -231,14 +203,22 @@ def _comparison(stories: Sequence[Story], names: Sequence[str]) -> Page:
 
 
 def _compared(story: Story) -> dict[str, str]:
-    ended, walked = story.ended, story.walked
-    return {
-        "log": story.log,
+    ended, walked, earned = story.ended, story.walked, story.earned
+    facts = {
+        "log": _short(story.log),
         "best with stitches": f"{ended.value:.6g}",
         "best in the log alone": f"{ended.log_value:.6g}",
         "as logged": f"{ended.logged_value:.6g}",
         "discount": f"{ended.gamma:g}",
-        f"mean return in {WALKED} steps": f"{float(walked.weights @ walked.returns):.6g}",
+        "mean return in the graph": f"{earned.mean_return:.6g}",
+        "steps of a walk": f"{earned.steps:,}",
+        "walks cloned": f"{int(np.count_nonzero(earned.kept)):,} of {len(earned.kept):,}",
+    }
+    for name, label in (("mean_return", "cloned: mean return"), ("score", "cloned: score")):
+        number = finite(story.cloned.get(name))
+        if number is not None:
+            facts[label] = f"{number:.6g}"
+    return facts | {
         "stitched steps": f"{stitched_share(walked.mdp, walked.walks):.1%}",
         "rounds": f"{len(story.rounds)}",
         "tried": f"{sum(each.tried for each in story.rounds):,}",
@@ -258,6 +238,11 @@ def _names(stories: Sequence[Story]) -> list[str]:
     return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
 
 
+def _short(log: str) -> str:
+    """A log's name without the folders it lies in."""
+    return PurePath(log).name or log
+
+
 def _spent(story: Story) -> dict[str, float]:
     """Seconds by stage."""
     spent: dict[str, float] = {}
@@ -268,7 +253,3 @@ def _spent(story: Story) -> dict[str, float]:
 
 def _numbers(count: int) -> str:
     return "one number" if count == 1 else f"{count} numbers"
-
-
-def _spoken(name: str) -> str:
-    return re.sub(r"[_.]+", " ", name)

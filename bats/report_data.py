@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from bats.config_files import from_plain, parsed
 from bats.errors import DataError
 from bats.mdp import TabularMDP
 from bats.records import LOG_CARD, WALKED, Attempts, LogCard, RoundRecord
 from bats.resolve import Changes, resolve
-from bats.rollouts import Walks, undiscounted_return, walk
+from bats.rollouts import Walks, walk
 from bats.run_folder import Finished, RunFolder, Timing
 from bats.solve import Solution
 
-EVALUATION, POLICY = "evaluation.json", "policy.json"
-"""files that a run folder may hold besides: what was promised and kept, the policy's card"""
+EVALUATION = "evaluation.json"
+"""file that a run folder may hold besides: what was promised and kept"""
 MOST_WALKS = 20_000
 """more starts than this are thinned"""
 
@@ -35,10 +36,39 @@ class Walked:
     kept: int
     """stitches in the finished graph"""
     starts: Int[np.ndarray, "n"]
-    weights: Float[np.ndarray, "n"]
     walks: Walks
-    returns: Float[np.ndarray, "n"]
-    """undiscounted, without penalties"""
+
+
+@dataclass(frozen=True, eq=False)
+class Earned:
+    """The policy's walks that it could be cloned from: what each earned, and whether it was taken."""
+
+    returns: Float[np.ndarray, "w"]
+    """neither discounted nor charged"""
+    share: Float[np.ndarray, "w"]
+    """of the best return among the walks that start nearest"""
+    kept: Bool[np.ndarray, "w"]
+    weights: Float[np.ndarray, "w"]
+    """how much each start counts; they sum to 1"""
+    cut: float
+    """least share that was kept, or the least return"""
+    by: str
+    """what the cut is a cut of"""
+    steps: int
+    """most steps of a walk"""
+
+    @property
+    def by_return(self) -> bool:
+        return self.by == "return"
+
+    @property
+    def measured(self) -> Float[np.ndarray, "w"]:
+        """What was held against the cut."""
+        return self.returns if self.by_return else self.share
+
+    @property
+    def mean_return(self) -> float:
+        return float(self.weights @ self.returns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +87,12 @@ class Story:
     tried: tuple[Attempts, ...]
     timings: tuple[Timing, ...]
     walked: Walked
+    earned: Earned
     model: dict[str, Any] | None
     log_card: LogCard | None
     evaluation: dict[str, Any] | None
-    policy: dict[str, Any] | None
+    policy: dict[str, Any]
+    """the cloned policy's card"""
 
     def dimension(self, number: int) -> str:
         """What a number of the state is called."""
@@ -73,9 +105,10 @@ class Story:
         return finite(self.settings.get("stitch.tolerance"))
 
     @property
-    def threshold(self) -> float | None:
-        """Least return of a walk that was cloned, where one was set for all walks."""
-        return None if self.policy is None else finite(self.policy.get("threshold"))
+    def cloned(self) -> dict[str, Any]:
+        """What the cloned policy earned in the environment; nothing where it was not evaluated."""
+        column = (self.evaluation or {}).get("cloned")
+        return column if isinstance(column, dict) else {}
 
 
 def read_story(path: Path) -> Story:
@@ -84,45 +117,76 @@ def read_story(path: Path) -> Story:
     ended = run.finished()
     header = _object(run.path / "run.json") or {}
     card = _object(run.path / LOG_CARD)
+    settings = dict(entries(header.get("config", {})))
+    walked = _walked(run)
     return Story(
         path=run.path,
         log=str(header.get("log", "")),
         package=str(header.get("package", "")),
         seed=int(header.get("seed", 0)),
-        settings=dict(entries(header.get("config", {}))),
+        settings=settings,
         ended=ended,
         rounds=run.records(RoundRecord),
         tried=tuple(run.attempts(Attempts)),
         timings=run.timings(),
-        walked=_walked(run),
+        walked=walked,
+        earned=_earned(run, walked.mdp, settings.get("rollouts.trajectories")),
         model=_object(run.model.with_suffix(".json")),
         log_card=None if card is None else from_plain(LogCard, card, file=str(run.path / LOG_CARD)),
         evaluation=_object(run.path / EVALUATION),
-        policy=_object(run.path / POLICY),
+        policy=_object(run.policy.with_suffix(".json")) or {},
     )
 
 
 def _walked(run: RunFolder) -> Walked:
     solved = resolve(run, Changes())
     mdp = solved.mdp
-    chosen = evenly(len(mdp.starts), MOST_WALKS)
-    starts, weights = mdp.starts[chosen], mdp.start_weights[chosen]
+    starts = mdp.starts[evenly(len(mdp.starts), MOST_WALKS)]
     walks = walk(mdp, solved.solution.policy, starts, WALKED)
-    total = weights.sum()
-    return Walked(
-        mdp=mdp,
-        solution=solved.solution,
-        kept=solved.kept,
-        starts=starts,
-        weights=weights / total if total > 0 else np.full(len(weights), 1 / len(weights)),
-        walks=walks,
-        returns=undiscounted_return(mdp, walks),
-    )
+    return Walked(mdp=mdp, solution=solved.solution, kept=solved.kept, starts=starts, walks=walks)
+
+
+def _earned(run: RunFolder, mdp: TabularMDP, draws: object) -> Earned:
+    """The walks as they were saved; `DataError` where they are not those of the graph."""
+    arrays, facts = run.walks()
+    try:
+        kept = arrays["kept"]
+        if len(kept) == 0 or any(arrays[name].shape != kept.shape for name in ("start", "returns", "share")):
+            raise ValueError("arrays of different lengths")
+        return Earned(
+            returns=arrays["returns"],
+            share=arrays["share"],
+            kept=kept.astype(bool),
+            weights=_start_weights(mdp, arrays["start"], draws),
+            cut=float(facts["cut"]),
+            by=str(facts["by"]),
+            steps=int(facts["steps"]),
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:  # a checksum can be right all the same
+        raise DataError("the policy's walks through this graph", str(error), file=str(run.path)) from error
+
+
+def _start_weights(mdp: TabularMDP, start: Int[np.ndarray, "w"], draws: object) -> Float[np.ndarray, "w"]:
+    """How much each walk's start counts.
+
+    Where there are too many starts to walk from all, so many were drawn by their weights, and one that was drawn twice
+    is there once. Its weight over the chance to be there at all makes up for both.
+    """
+    weight = np.zeros(mdp.state_count)
+    weight[mdp.starts] = mdp.start_weights
+    weight = weight[start] / mdp.start_weights.sum()
+    if isinstance(draws, int) and len(start) < np.count_nonzero(mdp.start_weights):
+        weight = weight / -np.expm1(draws * np.log1p(-weight))
+    return weight / weight.sum()
 
 
 def finite(value: object) -> float | None:
     """The number that an entry of a JSON file is, or None if it is something else: people may write such files too."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    with suppress(OverflowError):  # JSON has whole numbers of any size
+        return float(value) if math.isfinite(value) else None
+    return None
 
 
 def evenly(count: int, most: int) -> Int[np.ndarray, "n"]:

@@ -16,6 +16,8 @@ from bats.report_plots import LOG_ALONE, STITCHED, titled
 
 CLOUD = 5000
 """states of the log that are drawn"""
+FEW = 500
+"""states that are so few are drawn as larger dots"""
 DRAWN = 8
 """walks that are drawn"""
 ALL_STARTS = 300
@@ -48,7 +50,7 @@ class Plane:
         x, y = titled(plot_text(self.across), zeroline=False), titled(plot_text(self.up), zeroline=False)
         spread = np.ptp(self.places(evenly(len(self.states), FITTED)), axis=0)
         if 0 < spread.max() < SAME_SCALE * spread.min():
-            y |= {"scaleanchor": "x", "constrain": "domain"}
+            y |= {"scaleanchor": "x", "constrain": "domain", "constraintoward": "top"}
             x |= {"constrain": "domain"}
         return {"xaxis": x, "yaxis": y}
 
@@ -83,8 +85,11 @@ def walks_over_log(story: Story, plane: Plane) -> Figure:
     order = np.argsort(walked.solution.value[walked.starts], kind="stable")
     chosen = order[evenly(len(order), DRAWN)]
     starts = walked.starts[evenly(len(walked.starts), ALL_STARTS)]
+    cloud = _cloud(story)
+    few = len(cloud) <= FEW
+    dots = {"color": "#98a2b0", "size": 7 if few else 3, "opacity": 0.8 if few else 0.35}
     traces = [
-        _points(plane, _cloud(story), "states of the log", {"color": "#98a2b0", "size": 3, "opacity": 0.35}),
+        _points(plane, cloud, "states of the log", dots),
         _steps(story, plane, chosen, stitched=False),
         _steps(story, plane, chosen, stitched=True),
         _points(
@@ -109,17 +114,17 @@ def value_map(story: Story, plane: Plane) -> Figure:
     chosen = _cloud(story)
     value = walked.solution.value[chosen]
     chosen, value = chosen[np.argsort(value, kind="stable")], np.sort(value, kind="stable")  # the best lie on top
-    trace = _points(plane, chosen, "value", {"color": plain_numbers(value), "coloraxis": "coloraxis", "size": 5})
+    size = 12 if len(chosen) <= FEW else 5
+    trace = _points(plane, chosen, "value", {"color": plain_numbers(value), "coloraxis": "coloraxis", "size": size})
     trace["hovertemplate"] = "%{x:.4g}, %{y:.4g}<br>worth %{marker.color:.4g}<extra></extra>"
     trace["showlegend"] = False
     low, high = np.percentile(value, [1, 99])  # a few extreme states would leave all others in one colour
     limits = {"cmin": float(low), "cmax": float(high)} if high > low else {}
     bar = {"title": {"text": "value", "side": "top"}}
     layout = plane.axes() | {"coloraxis": {"colorscale": COLD_TO_WARM, "colorbar": bar} | limits}
-    caption = (
-        f"{len(chosen):,} of the log's {walked.mdp.real_count:,} states, coloured by what they are worth "
-        f"with stitches. {plane.how}"
-    )
+    some = "" if len(chosen) == walked.mdp.real_count else f"{len(chosen):,} of the log's "
+    count = f"{some or 'The log has '}{walked.mdp.real_count:,} states"
+    caption = f"{count}, coloured by what they are worth with stitches. {plane.how}"
     return Figure("value-map", "What the log's states are worth", caption, [trace], layout, square=True)
 
 

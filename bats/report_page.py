@@ -11,6 +11,7 @@ import base64
 import hashlib
 import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +61,8 @@ class Section:
     title: str
     text: str = ""
     facts: tuple[tuple[str, str], ...] = ()
+    code: str = ""
+    """lines to copy"""
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     folded: bool = False
@@ -121,6 +124,11 @@ def plot_text(text: str) -> str:
 def plain_numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
     """Numbers for a plot, rounded so that they take little room; None for what is not finite."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.ravel().tolist()]
+
+
+def spoken(name: str) -> str:
+    """A name from a file as words."""
+    return re.sub(r"[_.]+", " ", name)
 
 
 def told(value: Any) -> str:

@@ -1,16 +1,17 @@
-"""The plots of how a run went: the model's errors, the rounds, what was tried, and what the policy's walks earn."""
+"""The plots of how a run went: the model's errors, the rounds, and what was tried."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from bats.records import WALKED, Outcome
-from bats.report_data import Story, finite
+from bats.records import Outcome
+from bats.report_data import Story
 from bats.report_page import Figure, plain_numbers, plot_text
 
 LABELS = {
@@ -44,12 +45,14 @@ def titled(text: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": text, "standoff": 8}, **more}
 
 
-def upright(place: float, text: str, colour: str = "#e4572e") -> dict[str, Any]:
-    """A dashed upright line with a label, as parts of a layout."""
-    line = {"color": colour, "width": 2, "dash": "dash"}
+def upright(place: float, text: str, shown: tuple[float, float]) -> dict[str, Any]:
+    """A dashed upright line with a label, parts of a layout; near an end of what is shown the label leans inwards."""
+    line = {"color": STITCHED, "width": 2, "dash": "dash"}
     shape = {"type": "line", "x0": place, "x1": place, "y0": 0, "y1": 1, "yref": "paper", "line": line}
-    label = {"x": place, "y": 1, "yref": "paper", "yanchor": "bottom", "text": text, "showarrow": False}
-    return {"shapes": [shape], "annotations": [label]}
+    along = (place - shown[0]) / (shown[1] - shown[0])
+    side = "left" if along < 0.2 else "right" if along > 0.8 else "center"
+    label = {"x": place, "y": 1, "yref": "paper", "xanchor": side, "yanchor": "bottom", "text": text}
+    return {"shapes": [shape], "annotations": [label | {"showarrow": False}]}
 
 
 def model_errors(story: Story, error: dict[str, Any]) -> Figure:
@@ -139,6 +142,7 @@ def tried_by_round(story: Story) -> Figure:
         "xaxis": titled("round", **_whole(len(rounds))),
         "yaxis": titled("attempts"),
         "hovermode": "x unified",
+        "showlegend": True,
         "legend": {"traceorder": "normal"},
     }
     caption = "What became of the joins that were planned in each round, and why the others were refused."
@@ -158,7 +162,8 @@ def tried_by_error(story: Story) -> Figure:
         name: np.bincount(place[outcome == number], minlength=BINS).tolist() for number, name in enumerate(OUTCOMES)
     }
     used = np.flatnonzero(np.bincount(place, minlength=BINS))
-    shown = edges[max(used.min() - 1, 0)], edges[min(used.max() + 2, BINS)]
+    least_used, most_used = max(min(used.min(), BINS // 2) - 1, 0), min(max(used.max(), BINS // 2 - 1) + 2, BINS)
+    shown = float(edges[least_used]), float(edges[most_used])  # the tolerance, in the middle, is always among them
     ticks = _ticks(10 ** np.array(shown))
     layout = {
         "barmode": "stack",
@@ -170,10 +175,11 @@ def tried_by_error(story: Story) -> Figure:
             range=plain_numbers(np.array(shown)),
         ),
         "yaxis": titled("attempts"),
+        "showlegend": True,
         "legend": {"traceorder": "normal"},
     }
     if story.tolerance is not None:
-        layout |= upright(float(np.log10(story.tolerance)), f"tolerance {story.tolerance:g}")
+        layout |= upright(float(np.log10(story.tolerance)), f"tolerance {story.tolerance:g}", shown)
     bounds = [f"{10**low:.2g} to {10**high:.2g}" for low, high in pairwise(edges)]
     traces = _stacked(plain_numbers((edges[:-1] + edges[1:]) / 2), counts)
     for trace in traces:
@@ -197,65 +203,10 @@ def tried_by_length(story: Story) -> Figure:
         "xaxis": titled("actions of the stitch", **_whole(longest)),
         "yaxis": titled("attempts"),
         "hovermode": "x unified",
+        "showlegend": True,
         "legend": {"traceorder": "normal"},
     }
     return Figure("tried-by-length", "Attempts by length", "", _stacked(list(range(1, longest + 1)), counts), layout)
-
-
-def returns(stories: Sequence[Story], names: Sequence[str]) -> Figure:
-    """How the returns of the walks from the starts are spread, by the starts' weights."""
-    least = min(float(story.walked.returns.min()) for story in stories)
-    greatest = max(float(story.walked.returns.max()) for story in stories)
-    edges = np.linspace(least, greatest if greatest > least else least + 1.0, BINS // 2 + 1)
-    traces = [
-        {
-            "type": "bar" if len(stories) == 1 else "scatter",
-            "name": plot_text(name),
-            "x": plain_numbers((edges[:-1] + edges[1:]) / 2),
-            "y": plain_numbers(_weighted(story, edges)),
-            "hovertemplate": "return about %{x:.4g}: %{y:.1%} of the starts<extra></extra>",
-            **(
-                {"marker": {"color": colour}}
-                if len(stories) == 1
-                else {"mode": "lines", "line": {"color": colour, "shape": "hvh"}}
-            ),
-        }
-        for story, name, colour in zip(stories, names, cycle(SEVERAL))
-    ]
-    layout: dict[str, Any] = {
-        "bargap": 0.05,
-        "xaxis": titled(f"return in {WALKED} steps, not discounted"),
-        "yaxis": titled("share of the starts", tickformat=".0%", rangemode="tozero"),
-    }
-    threshold = stories[0].threshold if len(stories) == 1 else None
-    if threshold is not None:
-        layout |= upright(threshold, f"cloned from {threshold:.4g}")
-    caption = f"The policy's walks through the graph from all starts, {WALKED} steps at most, without penalties."
-    return Figure("returns", "Returns of the policy's walks", caption, traces, layout)
-
-
-def judged(columns: Mapping[str, Mapping[str, Any]]) -> Figure | None:
-    """Mean returns side by side, with the ends of their intervals where they are told."""
-    bars = []
-    for (name, facts), colour in zip(columns.items(), cycle(SEVERAL)):
-        mean, low, high = (finite(facts.get(part)) for part in ("mean_return", "low", "high"))
-        if mean is None:
-            continue
-        bar = {"type": "bar", "name": plot_text(name), "x": [plot_text(name)], "y": [mean], "showlegend": False}
-        bar |= {"marker": {"color": colour}, "hovertemplate": "%{y:.5g}<extra></extra>"}
-        if low is not None and high is not None:
-            bar["error_y"] = {"type": "data", "symmetric": False, "array": [high - mean], "arrayminus": [mean - low]}
-        bars.append(bar)
-    if not bars:
-        return None
-    layout = {"xaxis": titled("", type="category"), "yaxis": titled("mean return", rangemode="tozero")}
-    return Figure(
-        "judged", "Mean returns", "Not discounted; whiskers, where there are any, are intervals.", bars, layout
-    )
-
-
-def _weighted(story: Story, edges: Float[np.ndarray, "edges"]) -> Float[np.ndarray, "bins"]:
-    return np.histogram(story.walked.returns, bins=edges, weights=story.walked.weights)[0]
 
 
 def _stacked(places: Sequence[int | float | None], counts: dict[str, list[int]]) -> list[dict[str, Any]]:
@@ -275,11 +226,18 @@ def _stacked(places: Sequence[int | float | None], counts: dict[str, list[int]])
 
 
 def _ticks(amounts: Float[np.ndarray, "n"]) -> list[float]:
-    """Round numbers for an axis of powers that shows these amounts."""
+    """Round numbers for an axis of powers that shows these amounts, three or more where there is room."""
     if len(amounts) == 0:
         return []
-    powers = range(int(np.floor(np.log10(amounts.min()))), int(np.ceil(np.log10(amounts.max()))) + 1)
-    return [float(f"{step}e{power}") for power in powers for step in ((1, 3) if len(powers) <= 5 else (1,))]
+    least, greatest = float(amounts.min()), float(amounts.max())
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(greatest)) + 1)
+    ticks: list[float] = []
+    for steps in ("1", "1 3", "1 2 5", "1 1.5 2 3 4 5 6 7 8 9", "1 1.2 1.4 1.6 1.8 2 2.2 2.5 3 3.5 4 5 6 7 8 9"):
+        ticks = [float(f"{step}e{power}") for power in powers for step in steps.split()]
+        ticks = [tick for tick in ticks if least <= tick <= greatest]
+        if len(ticks) >= 3:
+            break
+    return ticks
 
 
 def _whole(greatest: int) -> dict[str, Any]:

@@ -39,6 +39,7 @@ ORDER = (
     "report_page",
     "report_plots",
     "report_maps",
+    "report_policy",
     "report",
     "metric",
     "demonstrations",

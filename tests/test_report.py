@@ -8,9 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
 
 import numpy as np
 import pytest
@@ -26,14 +24,13 @@ from bats.report_maps import MOST_AS_THEY_ARE, plane_of
 from bats.report_page import plain_numbers, plot_text
 from tests.browser import BINARY, Browser, open_browser
 from tests.logs import folder_bytes
+from tests.report_pages import HOSTILE, LINK, SCRIPT, Parsed, data_of, facts_of, plots_of
 from tests.small_runs import SMALL, walks
 
-SCRIPT = "<script>alert(1)</script>"
-HOSTILE = f'{SCRIPT}"><img src="https://example.com/x.png" onerror="alert(2)">'
-LINK = '<a href="javascript:alert(3)">%{x}</a>'
 PLOTS = ("model-errors", "value-by-round", "tried-by-round", "tried-by-error", "tried-by-length")
-PLOTS += ("walks", "value-map", "returns")
+PLOTS += ("walks", "value-map", "returns", "candidates")
 """those of a run without an evaluation"""
+TITLE = f"{PurePath(HOSTILE).name}: stitched and solved"
 MOST_BYTES = 8_000_000
 
 
@@ -67,47 +64,11 @@ def hostile(run: Path, place: Path) -> Path:
     dataset = replace(walks(), observation_names=(SCRIPT, LINK))
     card = replace(LogCard.of(dataset), notes=(NoteCard("problem", HOSTILE),))
     (folder / "log.json").write_text(as_json(card))
-    judged = {"promise": {"mean_return": 10.5}, HOSTILE: {"mean_return": 9.0, "low": 8.5, "high": 9.5, SCRIPT: LINK}}
-    (folder / "evaluation.json").write_text(json.dumps(judged | {"task": HOSTILE}))
-    (folder / "policy.json").write_text(json.dumps({"threshold": 3.5, "card": {SCRIPT: HOSTILE}, "hidden": [8, 8]}))
+    judged = {"promised": {"mean_return": 10.5}, HOSTILE: {"mean_return": 9.0, "low": 8.5, "high": 9.5, SCRIPT: LINK}}
+    cloned = {"mean_return": SCRIPT, "low": LINK, "score": [HOSTILE]}
+    (folder / "evaluation.json").write_text(json.dumps(judged | {"cloned": cloned, "environment": HOSTILE}))
+    (folder / "policy.json").write_text(json.dumps({"rows": LINK, "card": {SCRIPT: HOSTILE}, "hidden": [8, SCRIPT]}))
     return folder
-
-
-class Parsed(HTMLParser):
-    """What a browser would see: the elements with their attributes, and the text outside scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem is None and data.strip():
-            self.text.append(data.strip())
-
-
-def data_of(page: Path) -> str:
-    """The data of the plots as they stand in the page."""
-    found = re.search(r'<script type="application/json" id="plots">(.*?)</script>', page.read_text())
-    assert found is not None
-    return found[1]
-
-
-def plots_of(page: Path) -> dict[str, dict[str, Any]]:
-    return {plot["name"]: plot for plot in json.loads(data_of(page))}
-
-
-def facts_of(page: Path) -> dict[str, str]:
-    """The names and facts, the tiles and the two-column tables of a page."""
-    text = page.read_text().split('<script type="application/json"')[0]
-    pairs = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)
-    pairs += [(name, number) for number, name in re.findall(r"<strong>(.*?)</strong><span>(.*?)</span>", text)]
-    pairs += re.findall(r'<tr><th scope="row">([^<]*)</th><td>([^<]*)</td></tr>', text)
-    return {html.unescape(name): html.unescape(fact) for name, fact in pairs}
 
 
 def test_the_report_tells_what_the_run_ended_with(page: Path, run: Path, result: Result) -> None:
@@ -175,15 +136,19 @@ def test_nothing_is_loaded_and_nobody_elses_script_may_run(page: Path, hostile: 
 def test_hostile_text_is_shown_and_not_obeyed(hostile: Path, place: Path) -> None:
     page = write_report(hostile, place / "shown.html")
     parsed = Parsed(page.read_text())
-    assert f"{HOSTILE}: stitched and solved" in parsed.text
+    assert TITLE in parsed.text
+    assert f"Read from {HOSTILE}." in parsed.text
     assert {HOSTILE, SCRIPT, LINK} <= set(parsed.text)
     assert "<" not in data_of(page)
     plots = plots_of(page)
     assert plots["walks"]["layout"]["xaxis"]["title"]["text"] == html.escape(SCRIPT, quote=False)
     assert plots["walks"]["layout"]["yaxis"]["title"]["text"] == html.escape(LINK, quote=False)
     assert plots["judged"]["traces"][1]["error_y"]["array"] == [0.5]
-    assert plots["returns"]["layout"]["shapes"][0]["x0"] == 3.5
-    assert facts_of(page)["card " + SCRIPT] == HOSTILE
+    assert plots["judged"]["layout"]["xaxis"]["ticktext"][1] == plot_text(HOSTILE) + "<br>9"
+    told = facts_of(page)
+    assert told["card " + SCRIPT] == told["environment"] == HOSTILE
+    assert told["rows cloned from"] == LINK
+    assert told["hidden layers"] == f"8, {SCRIPT}"
 
 
 def test_labels_in_plots_are_short_and_plain() -> None:
@@ -196,7 +161,7 @@ def test_runs_are_set_side_by_side(run: Path, hostile: Path, place: Path) -> Non
     page = compare_reports([run, hostile], place / "both.html")
     parsed, ended = Parsed(page.read_text()), json.loads((run / "finished.json").read_text())
     assert parsed.text.count(f"{ended['value']:.6g}") == 4  # two tiles, two columns
-    assert HOSTILE in parsed.text
+    assert PurePath(HOSTILE).name in parsed.text
     rows = re.findall(r'<th scope="row">seed</th><td>(\d+)</td><td>(\d+)</td>', page.read_text())
     assert rows == [("0", "7")]
     plots = plots_of(page)
@@ -307,7 +272,7 @@ def test_a_browser_draws_it_all_and_asks_for_nothing(
     assert seen.facts["hover"].startswith(f"round 1: {result.records[0].value:.5g}")
     assert seen.facts["buttons"] == 5
     if kind == "hostile":
-        assert seen.facts["title"] == f"{HOSTILE}: stitched and solved"
+        assert seen.facts["title"] == TITLE
         assert seen.facts["axis"] == SCRIPT
 
 

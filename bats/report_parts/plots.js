@@ -42,10 +42,15 @@
     return layout;
   }
 
+  // whiskers are seen on light and on dark paper
+  function coloured(trace) {
+    return trace.error_y ? { ...trace, error_y: { ...trace.error_y, color: colour("--ink") } } : trace;
+  }
+
   function draw() {
     for (const plot of plots) {
       const element = document.getElementById(plot.name);
-      Plotly.react(element, plot.traces, layoutOf(plot, element), {
+      Plotly.react(element, plot.traces.map(coloured), layoutOf(plot, element), {
         responsive: true,
         displaylogo: false,
         displayModeBar: touch ? true : "hover",
