@@ -7,8 +7,11 @@
     mdp/round-0001.safetensors  what round 1 added; it is written last, and with it the round counts as done
     attempts/round-0001.…       all that round 1 tried
     records.jsonl               what each round did, one line each
+    policy.safetensors, .json   the cloned policy, and a card for people
+    walks.safetensors           what the policy's walks earned, and which of them were cloned
     timings.jsonl               how long everything took: the one file that no two runs share
     finished.json               how it ended; where it is, the run is finished
+    evaluation.json             what the policy earned in an environment, where it was played in one
     training.safetensors        where training stands, while it lasts
     lock                        held by the process that works here; the system lets go of it if the process dies
 
@@ -129,6 +132,7 @@ class RunFolder:
         self.model = self.path / "model.safetensors"
         self.training = self.path / "training.safetensors"
         self.policy = self.path / "policy.safetensors"
+        self.evaluation = self.path / "evaluation.json"
         self._walks = self.path / "walks.safetensors"
         self._mdp = self.path / "mdp"
         self._records = self.path / "records.jsonl"

@@ -6,11 +6,17 @@ import gymnasium
 import numpy as np
 import pytest
 
+from bats.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.evaluate import evaluate, interval, judged_starts
+from bats.evaluate import evaluate, interval, judged_starts, replay
+from bats.mdp import from_dataset
+from bats.rollouts import undiscounted_return, walk
+from bats.solve import policy_iteration
+from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.worlds import CHAIN, CHAIN_ENVIRONMENT, EPISODE_STEPS, GRID_ENVIRONMENT, WorldEnv
+from benchmarks.maze_judge import play
 
 
 class Always:
@@ -21,6 +27,13 @@ class Always:
 
     def predict(self, observation: np.ndarray, /) -> np.ndarray:
         return np.repeat(self._action[None], len(observation), axis=0)
+
+
+class Spoken(gymnasium.Env[str, np.int64]):
+    """Shows words instead of numbers."""
+
+    def reset(self, **options: object) -> tuple[str, dict[str, object]]:
+        return "here", {}
 
 
 class ToTheCorner:
@@ -41,6 +54,8 @@ def test_the_best_policy_of_a_chain_earns_what_it_must_from_every_start() -> Non
     assert found.scores is None
     assert [len(episode.rewards) for episode in found.episodes] == found.lengths.tolist()
     assert found.episodes[0].observations[:, 0].tolist() == list(range(10))
+    assert all(episode.terminated for episode in found.episodes)
+    assert np.array_equal(found.starts, starts)
     with pytest.raises(SettingError, match="no reference scores"):
         _ = found.score
 
@@ -86,6 +101,68 @@ def test_maze_episodes_are_those_of_the_physics_and_are_scored() -> None:
     assert found.score == pytest.approx(100 * (np.mean(inside) - 23.85) / (161.86 - 23.85))
 
 
+def test_a_replay_keeps_what_a_true_graph_promises_step_by_step() -> None:
+    mdp = from_dataset(collect("grid", 2000, 0), gamma=0.95)
+    walks = walk(mdp, policy_iteration(mdp).policy, mdp.starts, EPISODE_STEPS)
+    kept = replay(mdp, walks, mdp.starts, GRID_ENVIRONMENT, record=True)
+    assert np.array_equal(kept.returns, undiscounted_return(mdp, walks))
+    assert np.array_equal(kept.lengths, walks.length)
+    assert np.array_equal(kept.starts, mdp.states[mdp.starts])
+    for edges, episode in zip(walks.edge, kept.episodes, strict=True):
+        assert np.array_equal(episode.observations[1:], mdp.states[mdp.target[edges[: len(episode)]]])
+
+
+def test_a_replay_shows_a_graph_that_lies_and_stops_where_its_walk_does() -> None:
+    states = np.array([[0.0], [1.0], [2.0], [5.0], [6.0]])
+    log = Dataset.from_arrays(  # down from 1 is said to pay; what is true of 5 is that one step up leads to 6
+        states[[1, 2, 3]],
+        np.array([0, 1, 1]),
+        np.array([7.0, 0.0, 0.0]),
+        next_observations=np.array([[2.0], [5.0], [6.0]]),
+        timeouts=np.array([False, False, True]),
+        action_count=2,
+    )
+    mdp = from_dataset(log, gamma=0.9)
+    first_states = np.array([np.flatnonzero(mdp.states[:, 0] == place)[0] for place in (1, 5, 6)])
+    walks = walk(mdp, policy_iteration(mdp).policy, first_states, EPISODE_STEPS)
+    assert undiscounted_return(mdp, walks).tolist() == [7, 0, 0]
+    found = replay(mdp, walks, first_states, CHAIN_ENVIRONMENT, record=True)
+    assert found.returns.tolist() == [0, 0, 0]
+    assert found.lengths.tolist() == [3, 1, 0]  # 6 is a dead end of the graph, so nothing is played from there
+    assert [episode.observations[:, 0].tolist() for episode in found.episodes] == [[1, 0, 1, 2], [5, 6], [6]]
+    with pytest.raises(SettingError, match="a first state for each walk"):
+        replay(mdp, walks, first_states[:1], CHAIN_ENVIRONMENT)
+
+
+def test_a_replay_in_a_maze_is_that_of_the_physics() -> None:
+    maze = find_maze("umaze")
+    mdp = from_dataset(collect("maze2d-umaze", 3000, 0), gamma=0.99)
+    starts = mdp.starts[::40]
+    walks = walk(mdp, policy_iteration(mdp).policy, starts, maze.episode_steps)
+    found = replay(mdp, walks, starts, maze.environment)
+    inside = maze.at_goal(play(mdp, maze, starts, walks).reshape(-1, 4)).reshape(walks.edge.shape)
+    assert found.returns.tolist() == inside.sum(axis=1).tolist()
+    assert found.scores == pytest.approx(maze.normalised_score(found.returns))
+
+
+def test_a_discrete_observation_is_a_row_of_one_number() -> None:
+    # action 1 goes down: 4 fields on in a lake of 4 by 4 that is not slippery, into the hole that is field 12
+    lake = [gymnasium.make("FrozenLake-v1", is_slippery=False)]
+    found = evaluate(Always(np.array(1)), lake, episodes=1, record=True)
+    assert found.episodes[0].observations.tolist() == [[0.0], [4.0], [8.0], [12.0]]
+    with pytest.raises(SettingError, match="Only observations that are numbers"):
+        evaluate(Always(np.array(0)), [Spoken()], episodes=1)
+
+
+def test_progress_counts_steps_over_all_turns() -> None:
+    told: list[tuple[str, int, int]] = []
+    worlds = [gymnasium.make(CHAIN_ENVIRONMENT) for _ in range(2)]
+    evaluate(Always(np.array(0)), worlds, episodes=4, report=lambda *each: told.append(each))
+    assert told[0] == ("playing", 0, 2 * EPISODE_STEPS)
+    assert told[-1] == ("playing", 2 * EPISODE_STEPS, 2 * EPISODE_STEPS)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
 def test_what_cannot_be_evaluated_is_refused() -> None:
     policy = Always(np.array(1))
     with pytest.raises(SettingError, match="not both"):
@@ -96,6 +173,8 @@ def test_what_cannot_be_evaluated_is_refused() -> None:
         evaluate(policy, [], episodes=1)
     with pytest.raises(BatsError, match="cannot make 'nowhere-v0'"):
         evaluate(policy, "nowhere-v0", episodes=1)
+    with pytest.raises(BatsError, match="cannot make 'no_such_module:nowhere-v0'"):
+        evaluate(policy, "no_such_module:nowhere-v0", episodes=1)
     with pytest.raises(BatsError, match="Nothing is agreed on"):
         judged_starts("open", seed=0)
 

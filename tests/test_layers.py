@@ -47,6 +47,7 @@ ORDER = (
     "policy_files",
     "onnx_export",
     "evaluate",
+    "judge",
     "neighbours",
     "candidates",
     "calibration",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -90,6 +92,13 @@ def find_task(name: str) -> Task:
         if name in (task.name, task.environment, task.environment.removeprefix("bats/")):
             return task
     raise BatsError(f"There is no task called '{name}'; known are {', '.join(TASK_NAMES)}.")
+
+
+def task_of_log(name: str) -> Task | None:
+    """The task that a log is called after, `maze2d-umaze-0.hdf5` say, or None: a guess, to be told as one."""
+    stem = Path(name).stem
+    fitting = [task for task in TASKS if re.match(rf"{re.escape(task.name)}(?![A-Za-z0-9])", stem)]
+    return max(fitting, key=lambda task: len(task.name), default=None)
 
 
 def collect(task: str, rows: int | None = None, seed: int = 0, *, report: Reporter = silent) -> Dataset:
