@@ -16,6 +16,8 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from bats.cli_evaluate import Evaluate, run_evaluate
+from bats.cli_export import Export, run_export
 from bats.cli_output import print_facts, print_line, print_validation, print_written
 from bats.cli_report import Report, run_report
 from bats.cli_solve import Under, solve_log, solve_run
@@ -138,9 +140,12 @@ Command = (
     Annotated[Validate, tyro.conf.subcommand("validate")]
     | Annotated[Fit[SettingsLater], tyro.conf.subcommand("fit")]
     | Annotated[Solve, tyro.conf.subcommand("solve")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
+Parsed = Validate | Fit[SettingsLater] | Solve | Evaluate | Report | Export | Data
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parsed(arguments: list[str]) -> Validate | Fit[SettingsLater] | Solve | Report | Data:
+def _parsed(arguments: list[str]) -> Parsed:
     return tyro.cli(
         Command,
         prog="bats-rl",
@@ -189,7 +194,7 @@ def _parsed_fit(arguments: list[str]) -> Fit[Config]:
     return tyro.cli(Fit[Config], prog="bats-rl fit", args=arguments, default=unless_given)
 
 
-def _run(command: Validate | Fit[SettingsLater] | Solve | Report | Data, out: Console, told: Console) -> int:
+def _run(command: Parsed, out: Console, told: Console) -> int:
     match command:
         case Validate():
             with shown_progress(told, quiet=command.reading.quiet) as report:
@@ -201,8 +206,12 @@ def _run(command: Validate | Fit[SettingsLater] | Solve | Report | Data, out: Co
             raise AssertionError("`fit` is parsed by itself")
         case Solve():
             _solve(command, out, told)
+        case Evaluate():
+            run_evaluate(command, out, told)
         case Report():
             run_report(command, out)
+        case Export():
+            run_export(command, out)
         case Data(Collect(task="list")):
             print_facts("tasks", {task.name: task.summary for task in TASKS}, out)
         case Data(Collect() as wanted):

@@ -57,6 +57,14 @@ def print_facts(title: str, facts: dict[str, str], out: Console) -> None:
     out.print(table)
 
 
+def print_columns(columns: dict[str, dict[str, str]], out: Console) -> None:
+    """Columns of the same facts side by side; a fact that one has not is left empty."""
+    table = Table("", *columns)
+    for name in dict.fromkeys(name for facts in columns.values() for name in facts):
+        table.add_row(name, *(Text(facts.get(name, "")) for facts in columns.values()))
+    out.print(table)
+
+
 def print_written(dataset: Dataset, target: str, out: Console) -> None:
     print_line(f"wrote {dataset!r} to {target}", out)
     first_rows = np.flatnonzero(np.concatenate([[True], dataset.episode_ends[:-1]]))

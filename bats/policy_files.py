@@ -16,10 +16,13 @@ from bats.policy import Familiar, Policy
 _POLICY = "bats-policy"
 
 
-def save_policy(policy: Policy, path: Path | str) -> None:
-    """Writes the policy and, before that, its card, the same name with `.json`. Nothing is overwritten."""
+def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) -> None:
+    """Writes the policy and, before that, its card, the same name with `.json`.
+
+    A policy is not overwritten unless asked; a card alone is, as one whose policy was never written.
+    """
     path = Path(path)
-    if path.exists():
+    if path.exists() and not overwrite:
         raise OutputError(f"{path} exists already; choose another name.")
     arrays = {name: getattr(policy, name) for name in ("mean", "deviation", "low", "high")}
     for layer, (weight, bias) in enumerate(zip(policy.weights, policy.biases, strict=True)):
@@ -32,9 +35,14 @@ def save_policy(policy: Policy, path: Path | str) -> None:
     if policy.familiar is not None:
         arrays |= {"familiar.sample": policy.familiar.sample, "familiar.weight": policy.familiar.weight}
         facts["familiar_limit"] = policy.familiar.limit
-    with atomic_path(path.with_suffix(".json"), overwrite=True) as temporary:
+    with atomic_path(policy_paths(path)[1], overwrite=True) as temporary:
         temporary.write_text(json.dumps(described(policy), indent=2) + "\n", encoding="utf-8")
-    write_arrays(path, _POLICY, arrays, facts)
+    write_arrays(path, _POLICY, arrays, facts, overwrite=overwrite)
+
+
+def policy_paths(path: Path) -> tuple[Path, Path]:
+    """The files that `save_policy` writes: the policy and its card."""
+    return path, path.with_suffix(".json")
 
 
 def load_policy(path: Path | str) -> Policy:

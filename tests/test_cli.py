@@ -97,7 +97,16 @@ def test_names_with_markup_are_shown_and_not_obeyed(grid: Path, capsys: pytest.C
 
 def test_the_installed_command_teaches() -> None:
     command = Path(sys.executable).with_name("bats-rl")
-    for verb in ((), ("validate",), ("solve",), ("data",), ("data", "collect"), ("data", "convert")):
+    for verb in (
+        (),
+        ("validate",),
+        ("solve",),
+        ("evaluate",),
+        ("export",),
+        ("data",),
+        ("data", "collect"),
+        ("data", "convert"),
+    ):
         told = subprocess.run([command, *verb, "--help"], check=True, capture_output=True, text=True)
         assert "usage: bats-rl" in told.stdout
     wrong = subprocess.run([command, "no-such-verb"], capture_output=True, check=False)

@@ -65,8 +65,10 @@ ORDER = (
     "pipeline",
     "progress",
     "cli_output",
+    "cli_export",
     "cli_solve",
     "cli_fit",
+    "cli_evaluate",
     "cli_report",
     "cli",
 )
