@@ -71,7 +71,7 @@ class Validate:
 
 @dataclass(frozen=True)
 class Fit(Generic[Settings]):
-    """Learn a model of a log, stitch the log together with it and solve the result; goes on where it was stopped."""
+    """Learn a model of a log, stitch the log with it, solve the result and clone a policy; goes on where it stopped."""
 
     file: LogName
     """a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID"""
@@ -281,7 +281,8 @@ def _solve(command: Solve, out: Console, told: Console) -> None:
             raise SettingError(
                 "--columns, --actions and --timeouts say how a log is read; this is the folder of a run."
             )
-        solve_run(Path(command.file), command.under, out)
+        with shown_progress(told, quiet=command.reading.quiet) as report:
+            solve_run(Path(command.file), command.under, out, report)
         return
     with shown_progress(told, quiet=command.reading.quiet) as report:
         solve_log(lambda: command.reading.load(command.file, report), command.under, out)

@@ -12,6 +12,7 @@ from bats.cli_output import print_facts, print_line, print_problems
 from bats.config import Config
 from bats.dataset import Dataset
 from bats.pipeline import Result, fit
+from bats.policy import Policy
 from bats.progress import shown_progress
 from bats.records import WALKED, RoundRecord
 from bats.rollouts import stitched_share, walk
@@ -76,8 +77,30 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "refused": f"{sum(refused.values()):,}" + (f": {reasons}" if reasons else ""),
         "stitched steps": f"{stitched_share(mdp, walks):.1%}",
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
+        **_about_policy(result.policy, RunFolder(folder).policy),
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in spent.items()),
         "kept in": str(folder),
     }
     print_facts(f"{result.log}: stitched and solved", facts, out)
-    print_line(f"next: `bats-rl solve {folder} --help` tells what it can be solved under, in seconds", out)
+    print_next(folder, out)
+
+
+def _about_policy(policy: Policy, file: Path) -> dict[str, str]:
+    card = policy.card
+    return {
+        "walks cloned": f"{card['walks_cloned']:,} of {card['walks']:,}: {card['cut_by']} at least {card['cut']:.4g}",
+        "validation error": f"{card['validation_error']:.4g}, negative log-likelihood of actions held back",
+        "policy": str(file),
+    }
+
+
+def print_next(folder: Path, out: Console) -> None:
+    """What a finished run is good for."""
+    print_line("next:", out)
+    for call, purpose in (
+        (f"bats-rl evaluate {folder}", "play the policy, where there is an environment to play it in"),
+        (f"bats-rl report {folder}", "all of the run on one page"),
+        (f"bats-rl export {folder} policy.onnx", "the policy for other programs"),
+        (f"bats-rl solve {folder} --help", "the same graph under other settings, in seconds"),
+    ):
+        print_line(f"  {call}  # {purpose}", out)

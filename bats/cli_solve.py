@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -17,22 +17,24 @@ from jaxtyping import Float
 from rich.console import Console
 
 from bats import mdp_files
+from bats.cli_export import refuse_existing
 from bats.cli_output import print_facts, print_line, print_solution
 from bats.dataset import Dataset
 from bats.errors import OutputError, SettingError
 from bats.mdp import from_dataset
+from bats.policy_files import policy_paths, save_policy
 from bats.relabel import RewardFunction, goal_reward
-from bats.resolve import Changes, resolve
+from bats.resolve import Changes, Resolved, resolve
 from bats.rollouts import stitched_share, undiscounted_return, walk
 from bats.run_folder import RunFolder
 from bats.solve import policy_iteration, start_value
-from bats.types import EdgeActions
+from bats.types import EdgeActions, Reporter
 
 GAMMA = 0.99
 """discount of a log's MDP, where none is given"""
 STEPS = 1000
 """of the walks that returns are counted over, where no number is given"""
-FOR_RUNS_ONLY = ("penalty", "tolerance", "reward", "goal", "radius", "steps")
+FOR_RUNS_ONLY = ("penalty", "tolerance", "reward", "goal", "radius", "steps", "policy")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Under:
     """runs only: steps that undiscounted returns are counted over; by default 1000"""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """folder to save the MDP in; `bats.load_mdp` reads it"""
+    policy: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """runs only: clone the policy that was found and write it here (.safetensors), as long as `fit` cloned its own"""
 
 
 class Stopwatch:
@@ -80,7 +84,7 @@ def solve_log(read: Callable[[], Dataset], under: Under, out: Console) -> None:
     odd = [name for name in FOR_RUNS_ONLY if getattr(under, name) is not None]
     if odd:
         raise SettingError(f"--{odd[0]} is for the folder of a run, made by `bats-rl fit`; this is a log.")
-    _refuse_existing(under.save)
+    _check_outputs(under)
     watch = Stopwatch()
     with watch.timing("read"):
         dataset = read()
@@ -99,13 +103,13 @@ def solve_log(read: Callable[[], Dataset], under: Under, out: Console) -> None:
     print_solution(dataset, mdp, facts | _saved(under.save), dead_end_value, out)
 
 
-def solve_run(path: Path, under: Under, out: Console) -> None:
-    """Solves a finished run again and tells."""
+def solve_run(path: Path, under: Under, out: Console, report: Reporter) -> None:
+    """Solves a finished run again, clones what was found where that was asked for, and tells."""
     reward = _reward(under)
     steps = STEPS if under.steps is None else under.steps
     if steps < 1:
         raise SettingError(f"`steps` must be at least 1; got {steps}.")
-    _refuse_existing(under.save)
+    _check_outputs(under)
     run, watch = RunFolder(path), Stopwatch()
     facts = run.finished()
     with watch.timing("load and solve"):
@@ -116,6 +120,9 @@ def solve_run(path: Path, under: Under, out: Console) -> None:
         earned = float(mdp.start_weights @ undiscounted_return(mdp, walks))
     if under.save is not None:
         mdp_files.save_mdp(mdp, under.save)
+    if under.policy is not None:
+        with watch.timing("clone"):
+            _clone(run, found, under, under.policy, report)
     told = {
         "value at the starts": f"{start_value(mdp, found.solution.value):.6g} (discount {mdp.gamma:g})",
         "value when the run ended": f"{facts.value:.6g} (discount {facts.gamma:g})",
@@ -125,7 +132,7 @@ def solve_run(path: Path, under: Under, out: Console) -> None:
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
         "seconds": str(watch),
     }
-    print_facts(f"{path}: solved exactly", told | _saved(under.save), out)
+    print_facts(f"{path}: solved exactly", told | _saved(under.save, under.policy), out)
     if all(getattr(under, each.name) is None for each in fields(Under)):
         print_line("nothing was asked to be otherwise: --help tells what can be", out)
 
@@ -167,10 +174,26 @@ def _reward(under: Under) -> RewardFunction | None:
     return goal_reward(goal, under.radius)
 
 
-def _refuse_existing(folder: Path | None) -> None:
-    if folder is not None and folder.exists():
-        raise OutputError(f"{folder} exists already; choose another name.")
+def _clone(run: RunFolder, solved: Resolved, under: Under, file: Path, report: Reporter) -> None:
+    """Clones the policy that was found and saves it; its card says what it was found under."""
+    from bats.pipeline import clone_resolved  # brings in JAX
+
+    asked = {each.name: getattr(under, each.name) for each in fields(Under) if each.name not in ("save", "policy")}
+    changed = {name: value for name, value in asked.items() if value is not None and name != "steps"}
+    policy = clone_resolved(run, solved, report=report)
+    save_policy(replace(policy, card={**policy.card, "solved_under": changed}) if changed else policy, file)
 
 
-def _saved(folder: Path | None) -> dict[str, str]:
-    return {} if folder is None else {"saved in": str(folder)}
+def _check_outputs(under: Under) -> None:
+    """Complains about what would be overwritten, or cannot be written, before the work is done."""
+    if under.save is not None:
+        refuse_existing(under.save)
+    if under.policy is not None:
+        if under.policy.suffix != ".safetensors":
+            raise OutputError(f"{under.policy}: it is written as .safetensors; `bats-rl export` makes .onnx of it.")
+        refuse_existing(*policy_paths(under.policy))
+
+
+def _saved(folder: Path | None, policy: Path | None = None) -> dict[str, str]:
+    saved = {"saved in": folder, "policy cloned in": policy}
+    return {name: str(place) for name, place in saved.items() if place is not None}

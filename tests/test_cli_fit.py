@@ -13,9 +13,11 @@ from bats.config import Config
 from bats.config_files import from_plain
 from bats.formats import write_hdf5
 from bats.mdp_files import load_mdp
-from bats.pipeline import fit
+from bats.pipeline import clone_resolved, fit
+from bats.policy_files import load_policy
 from bats.records import RoundRecord
-from bats.relabel import stitch_errors
+from bats.relabel import goal_reward, stitch_errors
+from bats.resolve import Changes, resolve
 from bats.run_folder import RunFolder
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, walks
@@ -98,6 +100,32 @@ def test_starting_again_says_so_and_tells_the_same_facts(run: Path, capsys: pyte
     assert folder_bytes(run) == before
 
 
+def test_a_fit_tells_of_its_policy_and_what_it_is_good_for(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "walks [red].hdf5", *FLAGS]) == 0
+    shown = capsys.readouterr().out
+    told = facts(shown)
+    walked, how = RunFolder(run).walks()
+    card = json.loads((run / "policy.json").read_text())
+    assert told["policy"] == "runs/walks-red--0/policy.safetensors"
+    kept = f"{walked['kept'].sum()} of {len(walked['kept'])}"
+    assert told["walks cloned"] == f"{kept}: share of the best nearby at least {how['cut']:.4g}"
+    assert told["validation error"].startswith(f"{card['validation_error']:.4g}, ")
+    after = shown[shown.index("next:") :]
+    for verb in ("evaluate", "report", "export", "solve"):
+        assert f"bats-rl {verb} runs/walks-red--0" in after
+
+
+def test_a_log_that_is_called_after_no_task_is_not_played_unless_told_where(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(run)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "Nothing says where the policy of the log walks [red].hdf5 is to be played: give --task (maze2d-umaze" in told
+    )
+    assert not (run / "evaluation.json").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -138,6 +166,31 @@ def test_solving_a_run_again_changes_what_is_asked_and_nothing_else(
     assert folder_bytes(run) == before
 
 
+def test_the_policy_of_a_run_that_was_solved_again_can_be_cloned(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = folder_bytes(run)
+    assert main(["solve", str(run), "--policy", "same.safetensors", "--quiet"]) == 0
+    same, own = load_policy("same.safetensors"), load_policy(run / "policy.safetensors")
+    assert same.card == own.card
+    assert all(np.array_equal(one, other) for one, other in zip(same.weights, own.weights, strict=True))
+    capsys.readouterr()
+
+    asked = ["solve", str(run), "--goal", "0,0", "--radius", "0.4", "--steps", "50", "--policy", "corner.safetensors"]
+    assert main(asked) == 0
+    assert facts(capsys.readouterr().out)["policy cloned in"] == "corner.safetensors"
+    corner = load_policy("corner.safetensors")
+    assert corner.card["solved_under"] == {"goal": "0,0", "radius": 0.4}
+    solved = resolve(RunFolder(run), Changes(reward=goal_reward(np.zeros(2), 0.4)))
+    again = clone_resolved(RunFolder(run), solved)
+    places = walks().observations
+    assert np.array_equal(corner.predict(places), again.predict(places))
+    assert not np.array_equal(corner.predict(places), own.predict(places))
+    assert main(asked) == 2
+    assert "corner.safetensors exists already" in capsys.readouterr().err
+    assert main(["evaluate", "corner.safetensors", "--environment", "MountainCarContinuous-v0"]) == 2
+    assert "takes Box" in " ".join(capsys.readouterr().err.split())
+    assert folder_bytes(run) == before
+
+
 def test_a_run_is_solved_for_another_goal_or_reward(run: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "my_rewards.py").write_text(
         "import numpy as np\n"
@@ -168,6 +221,7 @@ def test_a_run_is_solved_for_another_goal_or_reward(run: Path, place: Path, caps
     [
         ("walks [red].hdf5", ["--penalty", "1"], "--penalty is for the folder of a run"),
         ("walks [red].hdf5", ["--goal", "1,2"], "--goal is for the folder of a run"),
+        ("walks [red].hdf5", ["--policy", "p.safetensors"], "--policy is for the folder of a run"),
         ("runs/walks-red--0", ["--actions", "discrete"], "--columns, --actions and --timeouts say how a log is read"),
         ("runs/walks-red--0", ["--goal", "1,2"], "--goal needs a --radius"),
         ("runs/walks-red--0", ["--radius", "1"], "--radius needs a --goal"),
@@ -177,6 +231,8 @@ def test_a_run_is_solved_for_another_goal_or_reward(run: Path, place: Path, caps
         ("runs/walks-red--0", ["--penalty", "-1"], "`penalty` must be finite and not negative; got -1.0"),
         ("runs/walks-red--0", ["--steps", "0"], "`steps` must be at least 1"),
         ("runs/walks-red--0", ["--save", "runs"], "runs exists already"),
+        ("runs/walks-red--0", ["--policy", "p.onnx"], "p.onnx: it is written as .safetensors"),
+        ("runs/walks-red--0", ["--policy", "runs/walks-red--0/run.safetensors"], "run.json exists already"),
         ("runs/walks-red--0", ["--gamma", "1"], "`gamma` must lie strictly between 0 and 1"),
     ],
 )
