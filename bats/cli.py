@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
@@ -276,16 +277,20 @@ def _fit(command: Fit[Config], out: Console, told: Console) -> None:
 
 
 def _solve(command: Solve, out: Console, told: Console) -> None:
+    progress = partial(shown_progress, told, quiet=command.reading.quiet)  # over before anything is printed
     if RunFolder(Path(command.file)).is_run:
         if replace(command.reading, quiet=False) != Reading():
             raise SettingError(
                 "--columns, --actions and --timeouts say how a log is read; this is the folder of a run."
             )
-        with shown_progress(told, quiet=command.reading.quiet) as report:
-            solve_run(Path(command.file), command.under, out, report)
+        solve_run(Path(command.file), command.under, progress, out)
         return
-    with shown_progress(told, quiet=command.reading.quiet) as report:
-        solve_log(lambda: command.reading.load(command.file, report), command.under, out)
+
+    def read() -> Dataset:
+        with progress() as report:
+            return command.reading.load(command.file, report)
+
+    solve_log(read, command.under, out)
 
 
 if __name__ == "__main__":

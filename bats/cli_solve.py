@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,9 @@ from bats.rollouts import stitched_share, undiscounted_return, walk
 from bats.run_folder import RunFolder
 from bats.solve import policy_iteration, start_value
 from bats.types import EdgeActions, Reporter
+
+Progress = Callable[[], AbstractContextManager[Reporter]]
+"""shows how far something has come, while a block lasts"""
 
 GAMMA = 0.99
 """discount of a log's MDP, where none is given"""
@@ -60,7 +63,7 @@ class Under:
     save: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """folder to save the MDP in; `bats.load_mdp` reads it"""
     policy: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """runs only: clone the policy that was found and write it here (.safetensors), as long as `fit` cloned its own"""
+    """runs only: clone the policy that was found, as `fit` does, and write it here (.safetensors)"""
 
 
 class Stopwatch:
@@ -103,7 +106,7 @@ def solve_log(read: Callable[[], Dataset], under: Under, out: Console) -> None:
     print_solution(dataset, mdp, facts | _saved(under.save), dead_end_value, out)
 
 
-def solve_run(path: Path, under: Under, out: Console, report: Reporter) -> None:
+def solve_run(path: Path, under: Under, progress: Progress, out: Console) -> None:
     """Solves a finished run again, clones what was found where that was asked for, and tells."""
     reward = _reward(under)
     steps = STEPS if under.steps is None else under.steps
@@ -121,7 +124,7 @@ def solve_run(path: Path, under: Under, out: Console, report: Reporter) -> None:
     if under.save is not None:
         mdp_files.save_mdp(mdp, under.save)
     if under.policy is not None:
-        with watch.timing("clone"):
+        with watch.timing("clone"), progress() as report:
             _clone(run, found, under, under.policy, report)
     told = {
         "value at the starts": f"{start_value(mdp, found.solution.value):.6g} (discount {mdp.gamma:g})",
