@@ -12,8 +12,13 @@ demo: $(READY)
 	$(BIN)/bats-rl validate $(DEMO)/umaze.hdf5
 	$(BIN)/bats-rl fit $(DEMO)/umaze.hdf5 --preset demo --out $(DEMO)/run
 	$(BIN)/bats-rl solve $(DEMO)/run --goal 3,1 --radius 0.5 --steps 300
+	$(BIN)/bats-rl evaluate $(DEMO)/run --task maze2d-umaze
 	$(BIN)/bats-rl report $(DEMO)/run
-	@echo "The run lies in $(DEMO)/run; docs/runs.md says what is in it. Open $(DEMO)/run/report.html to see it."
+	@echo "The run lies in $(DEMO)/run (docs/runs.md says what is in it), its policy in $(DEMO)/run/policy.safetensors."
+	@echo "Open $(DEMO)/run/report.html in a browser to see all of it."
+	@$(BIN)/python -c "import json; \
+	told = json.load(open('$(DEMO)/run/evaluation.json'))['cloned']; \
+	print('score of the policy: {score:.1f}, 95% interval {score_low:.1f} to {score_high:.1f}'.format(**told))"
 
 test: $(READY) check
 	$(BIN)/python -m pytest -n 2

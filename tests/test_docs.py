@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from bats import cli
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -23,6 +26,20 @@ def snippets() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("document", "code"), snippets(), ids=[name for name, _ in snippets()])
 def test_a_snippet_runs(document: str, code: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, check=True, timeout=120)
+
+
+def calls() -> list[str]:
+    """Every line of a document that calls the command, less those that only ask what there is."""
+    fences = [re.findall(r"^```\w*\n(.*?)^```", each.read_text(), re.DOTALL | re.MULTILINE) for each in DOCUMENTS]
+    lines = {line.strip() for found in fences for fence in found for line in fence.splitlines()}
+    return sorted(line for line in lines if line.startswith("bats-rl ") and not re.search(r"--help|--version", line))
+
+
+@pytest.mark.parametrize("call", calls())
+def test_a_call_of_the_command_is_one_that_it_understands(call: str) -> None:
+    arguments = shlex.split(call, comments=True)[1:]
+    parsed = cli._parsed_fit(arguments[1:]) if arguments[0] == "fit" else cli._parsed(arguments)
+    assert type(parsed).__name__.lower() == arguments[0]
 
 
 def test_the_table_of_symbols_names_functions_that_exist() -> None:
