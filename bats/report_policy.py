@@ -207,21 +207,28 @@ def _judged_table(columns: Mapping[str, Mapping[str, Any]]) -> Table:
     for name in dict.fromkeys(name for column in held for name in column):
         if name in told_already:
             continue
-        rows.append((spoken(name), *(told(column.get(name, "")) for column in held)))
+        rows.append((spoken(name), *(_measure(name, column.get(name, "")) for column in held)))
         ends = INTERVALS.get(name, ())
-        intervals = [_interval(*(column.get(end) for end in ends)) if ends else None for column in held]
+        intervals = [_interval(name, *(column.get(end) for end in ends)) if ends else None for column in held]
         if any(intervals) and None not in intervals:
-            rows.append(("its interval", *(interval or "" for interval in intervals)))
+            rows.append(("95% interval", *(interval or "" for interval in intervals)))
             told_already |= set(ends)
     return Table(("", *(spoken(name) for name in columns)), tuple(rows), words=True)
 
 
-def _interval(low: object, high: object) -> str | None:
+def _interval(name: str, low: object, high: object) -> str | None:
     """An interval in words, nothing where there is none, and None where its ends are something else."""
-    least, greatest = finite(low), finite(high)
-    if least is not None and greatest is not None:
-        return f"{least:.5g} to {greatest:.5g}"
+    if finite(low) is not None and finite(high) is not None:
+        return f"{_measure(name, low)} to {_measure(name, high)}"
     return "" if low is None and high is None else None
+
+
+def _measure(name: str, value: object) -> str:
+    """A score or a mean return in no more digits than are known; anything else as it stands."""
+    number = finite(value) if name in INTERVALS else None
+    if number is None:
+        return told(value)
+    return f"{number:.1f}" if name == "score" else f"{number:.5g}"
 
 
 def _edges(values: Float[np.ndarray, "n"], cut: float | None = None) -> Float[np.ndarray, "edges"]:
