@@ -15,11 +15,13 @@ from jaxtyping import Bool, Float
 
 from bats.errors import SettingError
 from bats.mdp import NO_STITCH, TabularMDP
-from bats.solve import policy_iteration, policy_value, start_value
-from bats.types import EdgeActions, EdgeValues
+from bats.solve import policy_iteration, start_value
+from bats.types import EdgeActions, EdgeValues, Policy
 
 RewardFunction = Callable[[Float[np.ndarray, "E D"], EdgeActions, Float[np.ndarray, "E D"]], EdgeValues]
 """rewards of (states, actions, next states), row by row"""
+Judge = Callable[[TabularMDP, Policy], float]
+"""what a policy of a graph is worth by one yardstick"""
 
 
 def prune(mdp: TabularMDP, kept: Bool[np.ndarray, "C"]) -> TabularMDP:
@@ -44,14 +46,19 @@ def prune(mdp: TabularMDP, kept: Bool[np.ndarray, "C"]) -> TabularMDP:
 def stitch_errors(mdp: TabularMDP) -> Float[np.ndarray, "C"]:
     """What each stitch is charged for now; infinite for those that were pruned."""
     error = np.full(mdp.stitch_count, np.inf)
-    last = _last_edges(mdp)
+    last = last_edges(mdp)
     error[mdp.stitch[last]] = mdp.planning_error[last]
     return error
 
 
+def last_edges(mdp: TabularMDP) -> Bool[np.ndarray, "E"]:
+    """The edges that end a stitch: targets are real, and the states between are not."""
+    return (mdp.stitch != NO_STITCH) & (mdp.target < mdp.real_count)
+
+
 def charge(mdp: TabularMDP, error: Float[np.ndarray, "C"], *, penalty: float) -> TabularMDP:
     """The MDP with another error for each stitch and another price for errors. Charging twice charges once."""
-    charged = np.where(_last_edges(mdp), np.append(error, 0.0)[mdp.stitch], 0.0)
+    charged = np.where(last_edges(mdp), np.append(error, 0.0)[mdp.stitch], 0.0)
     return replace(mdp, penalty=penalty, planning_error=charged.astype(mdp.planning_error.dtype))
 
 
@@ -103,26 +110,17 @@ def sweep(
     *,
     penalties: Sequence[float],
     tolerances: Sequence[float],
-    yardstick_error: Float[np.ndarray, "C"],
-    yardstick_penalty: float,
+    judge: Judge,
     dead_end_value: float = 0.0,
 ) -> Iterator[GridPoint]:
     """Solves a grid of penalties and tolerances, and judges each policy by one yardstick.
 
-    `error` is what the grid's penalties and tolerances look at, as the ensemble sees it, and `yardstick_error` what
-    each stitch may truly miss by, calibrated on held-out rows. Nothing is played.
+    `error` is what the grid's penalties and tolerances look at, as the ensemble sees it. Nothing is played.
+    `bounds.choose` judges by the lower bound.
     """
     for penalty, tolerance in product(penalties, tolerances):
         kept = error < tolerance
         pruned = charge(prune(mdp, kept), error, penalty=penalty)
         solution = policy_iteration(pruned, dead_end_value=dead_end_value)
-        judge = charge(pruned, yardstick_error, penalty=yardstick_penalty)
-        judged = policy_value(judge, solution.policy, dead_end_value=dead_end_value)
-        yield GridPoint(
-            penalty, tolerance, int(kept.sum()), start_value(pruned, solution.value), start_value(judge, judged)
-        )
-
-
-def _last_edges(mdp: TabularMDP) -> Bool[np.ndarray, "E"]:
-    """The edges that end a stitch: targets are real, and the states between are not."""
-    return (mdp.stitch != NO_STITCH) & (mdp.target < mdp.real_count)
+        own = start_value(pruned, solution.value)
+        yield GridPoint(penalty, tolerance, int(kept.sum()), own, judge(pruned, solution.policy))

@@ -30,6 +30,7 @@ ORDER = (
     "rollouts",
     "records",
     "relabel",
+    "bounds",
     "pricing",
     "config_files",
     "run_folder",

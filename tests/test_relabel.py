@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bats.errors import SettingError
 from bats.mdp import Stitches, TabularMDP, add_stitches
 from bats.relabel import charge, discounted, prune, rewarded, stitch_errors, sweep
-from bats.solve import policy_iteration, start_value
+from bats.solve import policy_iteration, policy_value, start_value
 from tests.mdps import mdp_from_edges, random_mdps
 from tests.test_mdp import stitches
 
@@ -97,16 +97,12 @@ def test_a_grid_is_judged_by_one_yardstick() -> None:
         planning_error=np.array([0.2, 0.1]),
     )
     grown = add_stitches(mdp, joined, stitch_round=1)
-    points = list(
-        sweep(
-            grown,
-            np.array([0.2, 0.1]),
-            penalties=(0.0, 1.0),
-            tolerances=(0.15, 1.0),
-            yardstick_error=np.array([8.0, 0.1]),
-            yardstick_penalty=1.0,
-        )
-    )
+
+    def judge(kept: TabularMDP, policy: np.ndarray) -> float:
+        held_out = charge(kept, np.array([8.0, 0.1]), penalty=1.0)
+        return start_value(held_out, policy_value(held_out, policy))
+
+    points = list(sweep(grown, np.array([0.2, 0.1]), penalties=(0.0, 1.0), tolerances=(0.15, 1.0), judge=judge))
     assert [(point.penalty, point.tolerance, point.kept) for point in points] == [
         (0.0, 0.15, 1),
         (0.0, 1.0, 2),
