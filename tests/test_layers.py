@@ -31,6 +31,7 @@ ORDER = (
     "records",
     "relabel",
     "bounds",
+    "verdict",
     "pricing",
     "config_files",
     "run_folder",
