@@ -47,7 +47,7 @@ SPARE = 4
 class CandidateConfig:
     """Which joins are looked at."""
 
-    longest: int = 16
+    longest: int = 20
     """most actions in a stitch [K]"""
     branches: int | None = 1
     """edges followed in each state, the best ones; None: all of them, as the paper defines it"""
@@ -56,6 +56,9 @@ class CandidateConfig:
     every target on the way"""
     impact: Literal["advantage", "value"] = "advantage"
     """advantage: rewards on the path count; value: the paper's test, V(target) > V(where the policy is by then)"""
+    hurry: int = 3
+    """most steps of the policy's own walk that a path may skip: who is a few steps ahead is a neighbour too, and a log
+    that dawdles is caught up with; 0: none, as in the paper"""
     per_source: int | None = 6
     """most candidates of one source, the best ones by gain times chance; None: all"""
 
@@ -63,6 +66,8 @@ class CandidateConfig:
         for name in ("longest", "branches", "per_source"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        if self.hurry < 0:
+            raise SettingError(f"`hurry` must not be negative; got {self.hurry}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +148,8 @@ def _from_sources(
     graph = _Graph(mdp, judge.solution, config.branches)
     reached = graph.walks(_standing(sources, config.longest))
     pairs = forest.near(np.asarray(metric.embed(mdp.states[reached.place])))
+    if config.hurry:
+        pairs = pairs.and_also(graph.steps_ahead(reached, metric, config))
     gain = judge.most(reached, pairs)
     hops = np.flatnonzero((gain > 0) & (pairs.neighbour != reached.place[pairs.place]))
     if config.per_source is not None and config.impact == "advantage":
@@ -219,6 +226,18 @@ class _Graph:
             longer = self._extended(levels[-1])
             levels.append(longer if self.branches == 1 else _best_ways(longer))
         return _Paths(*(np.concatenate([getattr(level, part.name) for level in levels]) for part in fields(_Paths)))
+
+    def steps_ahead(self, paths: _Paths, metric: Metric, config: CandidateConfig) -> Pairs:
+        """Of paths at their beginning and half-way, who is a few steps ahead on the policy's walk."""
+        rows = np.flatnonzero(np.isin(paths.length, (0, config.longest // 2)) & (paths.factor > 0))
+        here, found = paths.place[rows], []
+        for _ in range(config.hurry):
+            edge = self.solution.policy[here]
+            goes_on = (edge != NO_EDGE) & (self.mdp.discount[edge] > 0)
+            rows, here = rows[goes_on], self.mdp.target[edge[goes_on]]
+            apart = metric.embed(self.mdp.states[here]) - metric.embed(self.mdp.states[paths.place[rows]])
+            found.append(Pairs(rows, here.astype(np.int64), np.linalg.norm(apart, axis=1)))
+        return found[0].and_also(*found[1:])
 
     def _extended(self, paths: _Paths) -> _Paths:
         """The paths one edge longer, as many of each as there are edges to follow."""

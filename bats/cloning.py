@@ -6,7 +6,8 @@
 A logged action is often what a controller wanted plus a disturbance, cut off at the limits. Their plain mean at such a
 state falls short of the limit that the controller wanted; the likelihood of a Gaussian that is cut off does not.
 
-Demonstrations of some walks are held back. They choose the weights that are kept, and nothing else.
+Demonstrations of some walks are held back. They choose the weights that are kept, and nothing else. Where there are few
+demonstrations none are: each may be the only one of its kind, as in small discrete worlds.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from bats.errors import DataError, SettingError
 from bats.policy import GREATEST_LOG_DEVIATION, LEAST_LOG_DEVIATION, Policy
 from bats.types import Reporter, silent
 
+FEWEST_TO_SPLIT = 1000
+"""demonstrations below which none is held back"""
 STRETCH = 25
 """rows that are held back together where there are too few walks to hold back whole ones"""
 AT_LIMIT = 1e-6
@@ -42,18 +45,18 @@ WARM_UP = 0.02
 class CloningConfig:
     """How the network is built and trained."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[int, ...] = (256, 256, 256)
     """units of the hidden layers"""
-    updates: int = 5_000
-    """enough for umaze, which 20,000 clone no better"""
-    batch_size: int = 256
+    updates: int = 20_000
+    """umaze is cloned as well by 5,000, large is not"""
+    batch_size: int = 512
     learning_rate: float = 1e-3
     """at its highest; it falls along a cosine to a hundredth"""
     cut_off: bool = True
     """an action at its limit counts as that or beyond; False: as exactly that, the plain Gaussian likelihood"""
     validation_share: float = 0.1
     """share of the walks that is held back"""
-    evaluate_every: int = 500
+    evaluate_every: int = 1000
     """updates between two looks at what is held back"""
 
     def __post_init__(self) -> None:
@@ -86,9 +89,17 @@ class _Lesson:
     wanted: Float[np.ndarray, "n A"] | Int[np.ndarray, "n"]
     """numbers around 0 of size about 1, or discrete choices"""
     weights: Float[np.ndarray, "n"]
-    held_back: Bool[np.ndarray, "n"]
+    held_back: Bool[np.ndarray, "n"] | None
+    """None: all are trained on, and judged"""
     cut_off: bool
     """numbers of size 1 are at a limit, and count as that or beyond"""
+
+    def parts(self) -> tuple[_Rows, _Rows]:
+        """What is trained on, and what judges."""
+        if self.held_back is None:
+            every = self.rows(np.ones(len(self.states), dtype=bool))
+            return every, every
+        return self.rows(~self.held_back), self.rows(self.held_back)
 
     def rows(self, part: Bool[np.ndarray, "n"]) -> _Rows:
         below = np.cumsum(self.weights[part], dtype=np.float64)
@@ -124,8 +135,12 @@ def clone(demonstrations: Demonstrations, config: CloningConfig, *, seed: int, r
     The same seed gives the same weights on the same machine.
     """
     shown = demonstrations
-    held_back = split(shown.group, config.validation_share, seed=seed)
-    mean, deviation = _scale(shown.states[~held_back])
+    if len(shown) < 2:
+        raise DataError("at least 2 rows to clone from", f"{len(shown)}")
+    held_back = None
+    if len(shown) >= FEWEST_TO_SPLIT:
+        held_back = split(shown.group, config.validation_share, seed=seed)
+    mean, deviation = _scale(shown.states if held_back is None else shown.states[~held_back])
     wanted = shown.actions if shown.action_count is not None else _within_limits(shown.actions, shown.low, shown.high)
     lesson = _Lesson((shown.states - mean) / deviation, wanted, shown.weights, held_back, config.cut_off)
     outward = shown.action_count or 2 * len(shown.low)
@@ -147,8 +162,6 @@ def split(group: Int[np.ndarray, "n"], share: float, *, seed: int) -> Bool[np.nd
 
     Where too few walks bring rows of their own, stretches of consecutive rows stand in for them.
     """
-    if len(group) < 2:
-        raise DataError("at least 2 rows to clone from", f"{len(group)}")
     if len(np.unique(group)) * share < 1:
         group = np.arange(len(group)) // min(STRETCH, max(len(group) // 10, 1))
     names, place = np.unique(group, return_inverse=True)
@@ -176,7 +189,7 @@ def _learned(
     lesson: _Lesson, outward: int, config: CloningConfig, *, seed: int, report: Reporter
 ) -> tuple[_Network, float]:
     """A network that has learned the lesson, as it was when it did best on what is held back, and how well that was."""
-    training, validation = lesson.rows(~lesson.held_back), lesson.rows(lesson.held_back)
+    training, validation = lesson.parts()
     network = _new_network((lesson.states.shape[1], *config.hidden, outward), jax.random.key(seed))
     state = _State(network, _optimiser(config).init(network), network, jnp.float32(jnp.inf), jnp.int32(0))
     while (done := int(state.update)) < config.updates:

@@ -75,20 +75,23 @@ def _paper(
         dynamics=replace(PAPER, hidden=hidden),
         stitch=StitchConfig(
             rounds=rounds,
+            rounds_beside=0,
             samples=attempts,
             attempts=attempts,
             temperature=temperature,
             tolerance=tolerance,
             shortest=True,
             calibrate=False,
-            candidates=CandidateConfig(longest=longest, branches=None, lengths="all", impact="value", per_source=6),
+            candidates=CandidateConfig(
+                longest=longest, branches=None, lengths="all", impact="value", hurry=0, per_source=6
+            ),
             neighbours=neighbours,
             planner=PlannerConfig(
                 method="cross-entropy", cross_entropy=CrossEntropyConfig(leave_at_success=True), fallback=False
             ),
         ),
-        rollouts=RolloutConfig(steps=steps, threshold=least_return),
-        cloning=CloningConfig(hidden=policy, updates=updates, cut_off=False),
+        rollouts=RolloutConfig(steps=steps, threshold=least_return, beside=0.0, even=0.0),
+        cloning=CloningConfig(hidden=policy, updates=updates, batch_size=256, cut_off=False),
     )
 
 
@@ -135,7 +138,8 @@ PRESETS: dict[str, Config] = {
     "default": Config(),
     "demo": Config(
         dynamics=DynamicsConfig(updates=4_000, members=5, elites=3),
-        stitch=StitchConfig(rounds=10, samples=3000, attempts=3000),
+        stitch=StitchConfig(rounds=10, rounds_beside=2, samples=3000, attempts=3000),
+        cloning=CloningConfig(hidden=(256, 256), updates=5_000),
     ),
     "paper-umaze": _paper_maze(
         radius=0.225, penalty=20.0, steps=300, least_return=100.0, policy=(64, 64), updates=10_000

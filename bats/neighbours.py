@@ -59,6 +59,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.place)
 
+    def and_also(self, *others: Pairs) -> Pairs:
+        """These pairs and others after them."""
+        every = (self, *others)
+        return Pairs(*(np.concatenate([getattr(pairs, part.name) for pairs in every]) for part in fields(Pairs)))
+
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
@@ -74,6 +79,15 @@ class Neighbours:
     def drawn(self, rng: np.random.Generator) -> Forest:
         """A tree for every scale, with thinnings drawn anew."""
         return Forest(tuple(self._tree(scale, rng) for scale in self.config.scales), self.config)
+
+    def at(self, config: NeighbourConfig) -> Neighbours:
+        """The same states with others who count as neighbours."""
+        return Neighbours(self.points, config)
+
+    def among(self, states: Int[np.ndarray, "some"], rng: np.random.Generator) -> Forest:
+        """Trees over some of the states alone, and over a tenth of those."""
+        few = rng.choice(states, -(-len(states) // 10), replace=False)
+        return Forest(tuple((cKDTree(self.points[each]), each) for each in (states, few)), self.config)
 
     def _tree(self, scale: float, rng: np.random.Generator) -> tuple[cKDTree, Int[np.ndarray, "kept"]]:
         kept = min(max(round(scale * len(self.points)), FEWEST), len(self.points))
@@ -94,7 +108,7 @@ class Forest:
     def near(self, places: Float[np.ndarray, "q m"]) -> Pairs:
         """The neighbours of some embedded places, at every scale. A pair may turn up at two scales."""
         found = [self._asked(tree, number, places) for tree, number in self.trees]
-        return Pairs(*(np.concatenate([getattr(pairs, part.name) for pairs in found]) for part in fields(Pairs)))
+        return found[0].and_also(*found[1:])
 
     def _asked(self, tree: cKDTree, number: Int[np.ndarray, "kept"], places: Float[np.ndarray, "q m"]) -> Pairs:
         if self.config.count is None:

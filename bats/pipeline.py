@@ -230,13 +230,13 @@ class _Fit:
             experience = experience.and_then(attempts, log.real_count)
         mdp, records = run.load_mdp(), run.records(RoundRecord)
         rounds = stitch(mdp, learned, config, seed=self.seed, rounds_done=len(records), experience=experience)
-        self.report("stitching", len(records), config.rounds)
+        self.report("stitching", len(records), config.rounds + config.rounds_beside)
         began = time.perf_counter()
         for done in rounds:
             mdp, records = done.mdp, (*records, done.record)
             run.add_round(done.record.round, done.stitches, vars(done.attempts), records)
             run.add_timing(Timing("stitching", done.record.round, time.perf_counter() - began))
-            self.report("stitching", done.record.round, config.rounds)
+            self.report("stitching", done.record.round, config.rounds + config.rounds_beside)
             on_record(done.record)
             began = time.perf_counter()
         return mdp
@@ -249,7 +249,7 @@ class _Fit:
         shown = demonstrate(mdp, solution, metric, config.rollouts, seed=self.seed)
         policy = clone(shown, config.cloning, seed=self.seed, report=self.report)
         run.save_walks(
-            {"start": shown.start, "returns": shown.returns, "share": shown.share, "kept": shown.kept},
+            {name: getattr(shown, name) for name in ("start", "start_weights", "returns", "share", "kept")},
             {"cut": shown.cut, "steps": config.rollouts.steps, "by": _measure(config)},
         )
         familiar = Familiar.measured(self.dataset.observations, metric, seed=self.seed)

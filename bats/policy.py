@@ -54,7 +54,8 @@ class Familiar:
         found = cls(sample, metric.weight, 1.0)
         limit = float(np.quantile(found.distance(states[np.array_split(drawn, 2)[1]]), USUAL_SHARE))
         # where every state was met many times, as in small discrete worlds, the least distance between two must do
-        return cls(sample, metric.weight, limit if limit > 0 else _least_gap(np.concatenate([sample, others])))
+        rounding = 10 * float(np.finfo(np.float32).eps * np.abs(sample).max())
+        return cls(sample, metric.weight, limit if limit > rounding else _least_gap(np.concatenate([sample, others])))
 
     def distance(self, observations: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n"]:
         """From each observation to the nearest state of the sample."""

@@ -130,7 +130,7 @@ def read_story(path: Path) -> Story:
         tried=tuple(run.attempts(Attempts)),
         timings=run.timings(),
         walked=walked,
-        earned=_earned(run, walked.mdp, settings.get("rollouts.trajectories")),
+        earned=_earned(run, walked.mdp),
         model=_object(run.model.with_suffix(".json")),
         log_card=None if card is None else from_plain(LogCard, card, file=str(run.path / LOG_CARD)),
         evaluation=_object(run.path / EVALUATION),
@@ -146,38 +146,28 @@ def _walked(run: RunFolder) -> Walked:
     return Walked(mdp=mdp, solution=solved.solution, kept=solved.kept, starts=starts, walks=walks)
 
 
-def _earned(run: RunFolder, mdp: TabularMDP, draws: object) -> Earned:
+def _earned(run: RunFolder, mdp: TabularMDP) -> Earned:
     """The walks as they were saved; `DataError` where they are not those of the graph."""
     arrays, facts = run.walks()
     try:
         kept = arrays["kept"]
-        if len(kept) == 0 or any(arrays[name].shape != kept.shape for name in ("start", "returns", "share")):
+        if len(kept) == 0 or any(
+            arrays[name].shape != kept.shape for name in ("start", "start_weights", "returns", "share")
+        ):
             raise ValueError("arrays of different lengths")
+        if not np.isin(arrays["start"], mdp.starts).all():
+            raise ValueError("walks that begin elsewhere")
         return Earned(
             returns=arrays["returns"],
             share=arrays["share"],
             kept=kept.astype(bool),
-            weights=_start_weights(mdp, arrays["start"], draws),
+            weights=arrays["start_weights"],
             cut=float(facts["cut"]),
             by=str(facts["by"]),
             steps=int(facts["steps"]),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:  # a checksum can be right all the same
         raise DataError("the policy's walks through this graph", str(error), file=str(run.path)) from error
-
-
-def _start_weights(mdp: TabularMDP, start: Int[np.ndarray, "w"], draws: object) -> Float[np.ndarray, "w"]:
-    """How much each walk's start counts.
-
-    Where there are too many starts to walk from all, so many were drawn by their weights, and one that was drawn twice
-    is there once. Its weight over the chance to be there at all makes up for both.
-    """
-    weight = np.zeros(mdp.state_count)
-    weight[mdp.starts] = mdp.start_weights
-    weight = weight[start] / mdp.start_weights.sum()
-    if isinstance(draws, int) and len(start) < np.count_nonzero(mdp.start_weights):
-        weight = weight / -np.expm1(draws * np.log1p(-weight))
-    return weight / weight.sum()
 
 
 def finite(value: object) -> float | None:

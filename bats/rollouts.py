@@ -17,6 +17,9 @@ from bats.kernels import NO_EDGE
 from bats.mdp import LOGGED, TabularMDP
 from bats.types import Policy
 
+FAR = 1000
+"""steps after which a walk is not followed further to see whom it meets"""
+
 
 @dataclass(frozen=True, eq=False)
 class Walks:
@@ -47,6 +50,21 @@ def walk(mdp: TabularMDP, policy: Policy, first_states: Int[np.ndarray, "n"], st
         goes_on = mdp.discount[taken] > 0
         walker, place = walker[goes_on], mdp.target[taken[goes_on]]
     return Walks(edge.T)
+
+
+def on_the_way(mdp: TabularMDP, policy: Policy, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
+    """All states that the policy meets within `FAR` steps from any of the first ones, those included, in order."""
+    reached = np.zeros(mdp.state_count, dtype=bool)
+    here = np.unique(first_states)
+    for _ in range(FAR):
+        reached[here] = True
+        taken = policy[here]
+        taken = taken[taken != NO_EDGE]
+        after = np.unique(mdp.target[taken[mdp.discount[taken] > 0]])
+        here = after[~reached[after]]
+        if len(here) == 0:
+            break
+    return np.flatnonzero(reached)
 
 
 def undiscounted_return(mdp: TabularMDP, walks: Walks) -> Float[np.ndarray, "n"]:

@@ -3,6 +3,9 @@
 The loop is a generator. Each round it yields the grown MDP with all that was tried; whoever runs it logs, shows, saves
 or stops. All chance in a round comes from the seed and the round's number, and what a round needs to know of those
 before it is in what they yielded, so a loop that goes on from saved rounds ends as if it had never stopped.
+
+The last rounds look beside the policy's walks: whoever acts on the result will not stay on them, and should find
+himself in states that know how to get back.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from bats.mdp import Stitches, TabularMDP, add_stitches
 from bats.neighbours import Forest, NeighbourConfig, Neighbours
 from bats.planner import MOST_SEQUENCES, PlannerConfig
 from bats.records import WALKED, Attempts, Outcome, RoundRecord
-from bats.rollouts import stitched_share, walk
+from bats.rollouts import on_the_way, stitched_share, walk
 from bats.solve import Solution, boltzmann_policy, policy_iteration, sample_occupancy, start_value
 from bats.types import Policy
 
+BESIDE = NeighbourConfig(count=4, scales=(0.1, 0.01, 0.002, 0.0005))
+"""where sources beside a walk are drawn from: half an ordinary step to five away in the mazes"""
 GAP_BINS = 2.0 ** np.arange(-8, 5)
 """gaps to be closed per action are told apart by their size to a factor of two"""
 
@@ -32,8 +37,10 @@ GAP_BINS = 2.0 ** np.arange(-8, 5)
 class StitchConfig:
     """How the log is stitched together."""
 
-    rounds: int = 25
+    rounds: int = 40
     """rounds of solving, looking and planning [n]"""
+    rounds_beside: int = 10
+    """further rounds that join states beside the policy's walks to them"""
     samples: int = 4000
     """states drawn from the policy's occupancy each round [m]"""
     attempts: int = 4000
@@ -59,6 +66,8 @@ class StitchConfig:
         for name in ("rounds", "samples", "attempts"):
             if getattr(self, name) < 1:
                 raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        if self.rounds_beside < 0:
+            raise SettingError(f"`rounds_beside` must not be negative; got {self.rounds_beside}.")
         for name in ("temperature", "tolerance"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"`{name}` must be positive; got {getattr(self, name)}.")
@@ -141,15 +150,10 @@ def stitch(
     neighbours = Neighbours(points, config.neighbours)
     wanted = _affordable(config.candidates, mdp.action_count)
     solution = policy_iteration(mdp, dead_end_value=config.dead_end_value)
-    for number in range(rounds_done + 1, config.rounds + 1):
+    for number in range(rounds_done + 1, config.rounds + config.rounds_beside + 1):
         rng = np.random.default_rng([seed, 3, number])
-        sources, visits = sample_sources(mdp, solution, config, rng)
-        look = _Look(mdp, solution, neighbours.drawn(rng), learned, wanted, experience, config.tolerance)
-        found = look.candidates(sources)
-        if len(found) == 0:  # where the policy goes nothing gains: what it could join may have to be joined up first
-            sources = np.unique(rng.integers(0, mdp.real_count, config.samples))
-            sources = sources[~mdp.only_ended_in[sources]]
-            visits, found = np.ones(len(sources), dtype=np.int64), look.candidates(sources)
+        look = _Look(mdp, solution, neighbours, learned, wanted, experience, config, rng)
+        sources, visits, found = look.along_walks() if number <= config.rounds else look.beside_walks()
         if len(found) == 0:
             return
         chosen = most_promising(found, sources, visits, experience, config.attempts)
@@ -176,22 +180,49 @@ class _Look:
 
     mdp: TabularMDP
     solution: Solution
-    forest: Forest
+    neighbours: Neighbours
     learned: Learned
-    config: CandidateConfig
+    wanted: CandidateConfig
     experience: Experience
-    tolerance: float
+    config: StitchConfig
+    rng: np.random.Generator
 
-    def candidates(self, sources: Int[np.ndarray, "n"]) -> Candidates:
+    def along_walks(self) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
+        """Sources where the policy goes, how often each was met, and what they could join."""
+        sources, visits = sample_sources(self.mdp, self.solution, self.config, self.rng)
+        forest = self.neighbours.drawn(self.rng)
+        found = self._candidates(sources, forest, self.wanted)
+        if len(found) == 0:  # where the policy goes nothing gains: what it could join may have to be joined up first
+            sources = np.unique(self.rng.integers(0, self.mdp.real_count, self.config.samples))
+            sources = sources[~self.mdp.only_ended_in[sources]]
+            visits, found = np.ones(len(sources), dtype=np.int64), self._candidates(sources, forest, self.wanted)
+        return sources, visits, found
+
+    def beside_walks(self) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
+        """The same with sources beside the walks from the starts, and from what was joined to those before."""
+        mdp = self.mdp
+        joined = mdp.source[mdp.stitch_round > self.config.rounds]
+        way = on_the_way(mdp, self.solution.policy, np.union1d(mdp.starts, joined[joined < mdp.real_count]))
+        met = way[way < mdp.real_count]
+        picked = self.rng.choice(met, min(len(met), self.config.samples), replace=False)
+        near = self.neighbours.at(BESIDE).drawn(self.rng).near(self.neighbours.points[picked])
+        order = self.rng.permutation(len(near))  # then the first of each place is any of its neighbours
+        sources = np.unique(near.neighbour[order][np.unique(near.place[order], return_index=True)[1]])
+        sources = sources[~mdp.only_ended_in[sources] & ~np.isin(sources, met)]
+        targets = self.neighbours.among(met, self.rng)
+        found = self._candidates(sources, targets, replace(self.wanted, per_source=1))
+        return sources, np.ones(len(sources), dtype=np.int64), found
+
+    def _candidates(self, sources: Int[np.ndarray, "n"], forest: Forest, wanted: CandidateConfig) -> Candidates:
         return find_candidates(
             self.mdp,
             self.solution,
             sources,
-            self.forest,
+            forest,
             self.learned.metric,
-            self.config,
+            wanted,
             tried=self.experience.tried(),
-            expected_error=self.experience.expected_error(self.tolerance),
+            expected_error=self.experience.expected_error(self.config.tolerance),
             chance=self.experience.chance,
         )
 

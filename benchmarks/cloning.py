@@ -76,6 +76,7 @@ def _shown(log: Dataset, rows: Int[np.ndarray, "n"], group: Int[np.ndarray, "n"]
         high=log.actions.max(axis=0),
         action_count=None,
         start=np.zeros(1, dtype=np.int64),
+        start_weights=one,
         returns=one,
         share=one,
         kept=one > 0,

@@ -26,7 +26,8 @@ SMALL = Config(
         held_out_rows=50,
     ),
     stitch=StitchConfig(
-        rounds=3,
+        rounds=2,
+        rounds_beside=1,
         samples=60,
         attempts=20,
         tolerance=2.0,

@@ -19,7 +19,7 @@ from bats.solve import Solution, policy_iteration
 from tests.mdps import mdp_from_edges, random_mdps
 
 METRIC = ScaledMetric(np.ones(1, dtype=np.float32))
-EVERYTHING = CandidateConfig(longest=3, branches=None, lengths="all", per_source=None)
+EVERYTHING = CandidateConfig(longest=3, branches=None, lengths="all", hurry=0, per_source=None)
 EXPECTED_ERROR = 0.1
 
 
@@ -111,7 +111,7 @@ def test_candidates_are_those_of_the_papers_definition(
 @given(random_mdps(max_states=12), st.sampled_from(["longest", "all"]), st.integers(1, 3))
 def test_fewer_branches_and_lengths_find_some_of_the_same(mdp: TabularMDP, lengths: str, per_source: int) -> None:
     solution, sources = policy_iteration(mdp), np.arange(mdp.state_count)
-    config = CandidateConfig(longest=3, branches=1, lengths=lengths, per_source=per_source)
+    config = CandidateConfig(longest=3, branches=1, lengths=lengths, hurry=0, per_source=per_source)
     found = found_in(mdp, solution, config, sources=sources, radius=2.0)
     assert np.all(np.bincount(found.source, minlength=1) <= per_source)
     for source in np.unique(found.source).tolist():
@@ -125,7 +125,7 @@ def test_the_path_and_its_neighbour_edge_are_told() -> None:
     # 0 → 1 → 2 earns nothing; 3 → 4 → 5 lies half a step beside it, and 5 pays 1 for ever
     mdp = mdp_from_edges(6, [(0, 1, 0.0), (1, 2, 0.0), (3, 4, 0.0), (4, 5, 0.0), (5, 5, 1.0)])
     mdp = replace(mdp, states=np.array([[0.0], [1.0], [2.0], [10.0], [1.5], [20.0]]))
-    config = CandidateConfig(longest=2, branches=1, per_source=None)
+    config = CandidateConfig(longest=2, branches=1, hurry=0, per_source=None)
     found = found_in(mdp, policy_iteration(mdp), config, sources=np.array([0]), radius=0.6)
     # neighbour edges 1 ~ 4 and 2 ~ 4: after one edge there is room for one more, to 5, and after two there is none
     told = {
@@ -135,6 +135,22 @@ def test_the_path_and_its_neighbour_edge_are_told() -> None:
     assert told == {(5, 2): [0, 3], (4, 2): [0, 1]}
     assert found.gap.tolist() == [0.5, 0.5]
     assert found.gain[found.target == 5] == pytest.approx([0.9**2 * 10])
+
+
+def test_steps_of_the_own_walk_may_be_skipped() -> None:
+    # 0 → 1 → … → 5, which pays 1 for ever; nobody is anybody's neighbour
+    mdp = mdp_from_edges(6, [*((state, state + 1, 0.0) for state in range(5)), (5, 5, 1.0)])
+    solution = policy_iteration(mdp)
+    config = CandidateConfig(longest=4, branches=1, lengths="longest", hurry=2, per_source=None)
+    found = found_in(mdp, solution, config, sources=np.array([0]), radius=0.5)
+    # after no edge or two, one or two steps are skipped; with four edges in all that is as far as 5 and round in it
+    assert set(zip(found.target.tolist(), found.length.tolist(), found.gap.tolist(), strict=True)) == {(5, 4, 2.0)}
+    assert found.gain == pytest.approx([0.9**3 * 10 - 0.9**5 * 10])
+    first = found_in(mdp, solution, replace(config, longest=2), sources=np.array([0]), radius=0.5)
+    told = {int(target): edges.tolist() for target, edges in zip(first.target, first.edge, strict=True)}
+    assert told == {3: [1, 2], 4: [2, 3]}  # the actions of 1 and 2, or of 2 and 3, to start a plan from
+    assert first.gap[np.argsort(first.target)].tolist() == [1.0, 2.0]
+    assert len(found_in(mdp, solution, replace(config, hurry=0), sources=np.array([0]), radius=0.5)) == 0
 
 
 def test_pairs_that_were_tried_are_left_out_before_the_best_are_chosen() -> None:
@@ -202,3 +218,5 @@ def test_neighbours_that_cannot_be_are_refused(wrong: dict[str, object]) -> None
 def test_candidates_that_cannot_be_are_refused(name: str) -> None:
     with pytest.raises(SettingError, match=name):
         replace(CandidateConfig(), **{name: 0})
+    with pytest.raises(SettingError, match="hurry"):
+        replace(CandidateConfig(), hurry=-1)

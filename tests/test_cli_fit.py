@@ -24,7 +24,7 @@ from tests.small_runs import SMALL, walks
 
 DYNAMICS = "members=2 elites=2 hidden=8 reward-hidden=8 batch-size=32 updates=60 evaluate-every=15"
 CLONING = "hidden=8 batch-size=32 updates=60 evaluate-every=20"
-STITCH = "rounds=3 samples=60 attempts=20 tolerance=2.0 candidates.longest=3 planner.batch=32"
+STITCH = "rounds=2 rounds-beside=1 samples=60 attempts=20 tolerance=2.0 candidates.longest=3 planner.batch=32"
 FLAGS = [
     *("--gamma", "0.95", "--dynamics.validation-rows", "50", "--dynamics.held-out-rows", "50"),
     *[word for each in DYNAMICS.split() for word in f"--dynamics.{each}".split("=")],
@@ -132,7 +132,7 @@ def test_a_log_that_is_called_after_no_task_is_not_played_unless_told_where(
         (["--preset", "best"], "There is no preset called 'best'; known are default"),
         (["--seed", "-1"], "`seed` must not be negative; got -1"),
         (["--gamma", "2"], "`gamma` must lie strictly between 0 and 1; got 2.0"),
-        ([*FLAGS, "--stitch.rounds", "5"], "its stitch.rounds is 3, not 5"),
+        ([*FLAGS, "--stitch.rounds", "5"], "its stitch.rounds is 2, not 5"),
         ([*FLAGS, "--seed", "4", "--out", "runs/walks-red--0"], "its seed is 0, not 4"),
         (["--out", "."], ". is not empty and not the folder of a run"),
     ],

@@ -40,6 +40,7 @@ def expert_rows(
         high=np.full(width, 1.0),
         action_count=action_count,
         start=every,
+        start_weights=np.full(walks, 1 / walks),
         returns=np.ones(walks),
         share=np.ones(walks),
         kept=every == 0,
@@ -75,13 +76,15 @@ def test_walks_are_kept_by_what_their_peers_earn_not_by_what_everybody_does() ->
 
 def test_each_state_counts_once_however_often_it_is_gone_round_in() -> None:
     mdp = mdp_from_edges(7, TWO_PLACES, starts=(0, 1, 2, 3))
-    config = RolloutConfig(steps=1000, cut=0.0, crowding=1.0)
+    config = RolloutConfig(steps=1000, cut=0.0, even=0.0)
     found = demonstrate(mdp, first(mdp), METRIC, config, seed=0)
     weight = dict(zip(found.states[:, 0].tolist(), (found.weights / found.weights.min()).tolist(), strict=True))
     assert weight == pytest.approx({0: 1, 1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2})  # walks through each
     assert found.weights.sum() == pytest.approx(1)
-    same = demonstrate(mdp, first(mdp), METRIC, replace(config, crowding=0.0), seed=0)
+    same = demonstrate(mdp, first(mdp), METRIC, replace(config, even=1.0), seed=0)
     assert same.weights == pytest.approx(np.full(7, 1 / 7))
+    half = demonstrate(mdp, first(mdp), METRIC, replace(config, even=0.5), seed=0)
+    assert half.weights == pytest.approx((found.weights + same.weights) / 2)
     assert found.group[found.states[:, 0] == 5].tolist() == [0]  # the walk that came first
 
 
@@ -139,7 +142,38 @@ def test_rows_of_one_walk_are_held_back_together() -> None:
     assert alone.sum() == 100
     assert np.count_nonzero(np.diff(alone.astype(int))) <= 8
     with pytest.raises(DataError, match="2 rows"):
-        split(np.zeros(1, dtype=np.int64), 0.1, seed=0)
+        clone(expert_rows(np.zeros((1, 1)), np.zeros((1, 1))), CloningConfig(updates=1), seed=0)
+
+
+def test_walks_from_stitched_states_are_cloned_too_and_measured_among_themselves() -> None:
+    # 0 → 1 earns nothing, 2 → 2 pays 1; 1 was stitched to 2, and so was 3, which no walk from the start meets
+    logged = mdp_from_edges(4, [(0, 1, 0.0), (2, 2, 1.0), (3, 0, 0.0)], starts=(0,))
+    joined = Stitches.judged_by_one(
+        source=np.array([1, 3]),
+        target=np.array([2, 2]),
+        length=np.array([1, 1]),
+        action=np.array([[[0.25]], [[0.75]]]),
+        state=np.zeros((2, 0, 1)),
+        reward=np.zeros((2, 1)),
+        planning_error=np.zeros(2),
+    )
+    mdp = add_stitches(logged, joined, stitch_round=1)
+    solution = policy_iteration(mdp)
+    found = demonstrate(mdp, solution, METRIC, RolloutConfig(steps=10, even=0.0, beside=0.5), seed=0)
+    weight = dict(zip(found.states[:, 0].tolist(), found.weights.tolist(), strict=True))
+    # by walks: the start's weighs 1/2 and meets 0, 1, 2; those of 1 and 3 weigh 1/4 each and meet 2 besides themselves
+    assert weight == pytest.approx({0: 0.5 / 2.5, 1: 0.75 / 2.5, 2: 1 / 2.5, 3: 0.25 / 2.5})
+    assert (found.start.tolist(), found.returns.tolist(), found.kept.tolist()) == ([0], [8.0], [True])
+    alone = demonstrate(mdp, solution, METRIC, RolloutConfig(steps=10, beside=0.0), seed=0)
+    assert sorted(alone.states[:, 0].tolist()) == [0, 1, 2]
+
+
+def test_of_few_demonstrations_none_is_held_back() -> None:
+    """Every row is the only one of its kind here, as in a small discrete world, and all must be learned."""
+    states = np.arange(12.0)[:, None]
+    wanted = np.random.default_rng(0).integers(0, 4, 12)
+    policy = clone(expert_rows(wanted, states, action_count=4), CloningConfig(hidden=(64, 64), updates=3000), seed=0)
+    assert policy.predict(states).tolist() == wanted.tolist()
 
 
 def test_a_linear_expert_is_cloned_to_a_hundredth() -> None:

@@ -6,7 +6,6 @@ import html
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from bats.errors import DataError
 from bats.pipeline import Result, fit
 from bats.report import compare_reports, write_report
-from bats.report_data import Earned, _start_weights, finite, read_story
+from bats.report_data import Earned, finite
 from bats.report_policy import candidates, judged
 from bats.run_folder import RunFolder
 from tests.report_pages import HOSTILE, LINK, SCRIPT, Parsed, facts_of, plots_of
@@ -64,8 +63,13 @@ def bars_of(plot: dict[str, Any]) -> dict[str, dict[float, int]]:
 
 
 def test_the_bars_count_the_walks_that_were_saved_on_their_side_of_the_cut(run: Path, place: Path) -> None:
-    page = write_report(run, place / "candidates.html")
+    folder = another(run, "candidates")
     arrays, facts = RunFolder(run).walks()
+    arrays["share"] = np.linspace(0.2, 1.0, len(arrays["share"]))
+    arrays["kept"] = arrays["share"] >= 0.7
+    RunFolder(folder).save_walks(arrays, {"cut": 0.7, "steps": facts["steps"], "by": facts["by"]})
+    arrays, facts = RunFolder(folder).walks()
+    page = write_report(folder, place / "candidates.html")
     plot, told = plots_of(page)["candidates"], facts_of(page)
     bars = bars_of(plot)
     kept = int(arrays["kept"].sum())
@@ -145,21 +149,6 @@ def test_returns_are_those_of_the_saved_walks_weighted_by_their_starts(run: Path
     assert told["walks"] == str(len(arrays["returns"]))
     assert sum(plot["traces"][0]["y"]) == pytest.approx(1, abs=1e-3)
     assert "1,000 steps" in plot["layout"]["xaxis"]["title"]["text"]
-
-
-def test_drawn_starts_count_as_they_would_if_all_were_walked(run: Path) -> None:
-    """One start in two is state 0; of the others, all alike, few are drawn."""
-    story = read_story(run)
-    light, draws = 300, 40
-    weights = np.append(0.5, np.full(light, 0.5 / light))
-    mdp = replace(story.walked.mdp, starts=np.arange(light + 1), start_weights=weights)
-    rng = np.random.default_rng(0)
-    heavy = []
-    for _ in range(300):
-        start = np.unique(rng.choice(light + 1, size=draws, p=weights))
-        heavy.append(_start_weights(mdp, start, draws)[0])
-    assert np.mean(heavy) == pytest.approx(0.5, abs=0.02)
-    np.testing.assert_allclose(_start_weights(mdp, np.arange(light + 1), 1000), weights)
 
 
 def test_walks_of_another_graph_are_refused(run: Path) -> None:

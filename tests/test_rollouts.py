@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bats.errors import SettingError
 from bats.kernels import NO_EDGE
 from bats.mdp import Stitches, TabularMDP, add_stitches
-from bats.rollouts import stitched_share, undiscounted_return, walk, weighted_return
+from bats.rollouts import on_the_way, stitched_share, undiscounted_return, walk, weighted_return
 from bats.solve import first_edges, policy_iteration, policy_value
 from tests.mdps import mdp_from_edges, random_mdps
 
@@ -79,3 +79,12 @@ def test_walks_discounted_are_worth_what_the_policy_is(mdp: TabularMDP, best: bo
     difference = np.abs(rewards @ mdp.gamma ** np.arange(steps) - policy_value(mdp, policy))
     assert difference.max() <= beyond + 1e-9 * max(1.0, np.abs(mdp.reward).max())
     assert undiscounted_return(mdp, walks) == pytest.approx(rewards.sum(axis=1), abs=1e-9)
+
+
+def test_who_is_met_on_the_way_is_told_once_and_nobody_beyond_an_end() -> None:
+    edges = [(0, 1, 0.0), (1, 2, 0.0), (2, 1, 0.0), (3, 4, 0.0), (4, 5, 0.0)]
+    mdp = mdp_from_edges(6, edges)
+    assert on_the_way(mdp, first_edges(mdp), np.array([0, 0])).tolist() == [0, 1, 2]
+    assert on_the_way(mdp, first_edges(mdp), np.array([3, 1])).tolist() == [1, 2, 3, 4, 5]
+    ends = replace(mdp, discount=np.where(np.arange(5) == 4, 0.0, mdp.discount))
+    assert on_the_way(ends, first_edges(ends), np.array([3])).tolist() == [3, 4]

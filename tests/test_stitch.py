@@ -21,9 +21,10 @@ from bats.metric import ScaledMetric
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
 from bats.records import Attempts, Outcome
-from bats.rollouts import walk
+from bats.rollouts import on_the_way, walk
 from bats.solve import policy_iteration, start_value
 from bats.stitch import Experience, Round, StitchConfig, sample_sources, stitch
+from tests.small_runs import walks
 
 REACH = 0.06
 """how far an action moves in each direction"""
@@ -188,6 +189,22 @@ def test_a_loop_that_goes_on_from_saved_rounds_ends_as_if_it_had_not_stopped() -
     assert equal(rest[-1].mdp, whole[-1].mdp)
     other = rounds_of(log, config, seed=1)
     assert [each.record for each in other] != [each.record for each in whole]
+
+
+def test_the_last_rounds_join_states_beside_the_walks_to_them() -> None:
+    log = walks(60)
+    wanted = CandidateConfig(longest=5, per_source=2)
+    config = replace(CONFIG, candidates=wanted, samples=50, attempts=30, rounds=3, rounds_beside=2, tolerance=0.1)
+    *_, before, after, last = rounds_of(log, config)
+    assert [each.record.round for each in (before, after, last)] == [3, 4, 5]
+    met = on_the_way(before.mdp, before.solution.policy, before.mdp.starts)
+    assert len(after.attempts)
+    assert not np.isin(after.attempts.source, met).any()
+    gained = after.solution.value[after.stitches.source] - before.solution.value[after.stitches.source]
+    assert np.all(gained > 0)
+    assert len(np.unique(after.attempts.source)) == len(after.attempts)  # one try each
+    with pytest.raises(SettingError, match="rounds_beside"):
+        replace(config, rounds_beside=-1)
 
 
 def test_the_shortest_plan_that_will_do_is_taken_where_algorithm_2_is_asked_for() -> None:
