@@ -148,7 +148,7 @@ def test_steps_of_the_own_walk_may_be_skipped() -> None:
     assert found.gain == pytest.approx([0.9**3 * 10 - 0.9**5 * 10])
     first = found_in(mdp, solution, replace(config, longest=2), sources=np.array([0]), radius=0.5)
     told = {int(target): edges.tolist() for target, edges in zip(first.target, first.edge, strict=True)}
-    assert told == {3: [1, 2], 4: [2, 3]}  # the actions of 1 and 2, or of 2 and 3, to start a plan from
+    assert told == {3: [0, 2], 4: [0, 3]}  # the actions of 0 and of 2 or 3, to start a plan from
     assert first.gap[np.argsort(first.target)].tolist() == [1.0, 2.0]
     assert len(found_in(mdp, solution, replace(config, hurry=0), sources=np.array([0]), radius=0.5)) == 0
 
