@@ -4,8 +4,8 @@ The loop is a generator. Each round it yields the grown MDP with all that was tr
 or stops. All chance in a round comes from the seed and the round's number, and what a round needs to know of those
 before it is in what they yielded, so a loop that goes on from saved rounds ends as if it had never stopped.
 
-The last rounds look beside the policy's walks: whoever acts on the result will not stay on them, and should find
-himself in states that know how to get back.
+The last rounds look beside the policy's walks: whoever acts on the result will not stay on them, and the states there
+should know the way back.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bats import cli
+from bats.formats import write_hdf5
+from tests.small_runs import walks
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -25,7 +27,8 @@ def snippets() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("document", "code"), snippets(), ids=[name for name, _ in snippets()])
 def test_a_snippet_runs(document: str, code: str, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, check=True, timeout=120)
+    write_hdf5(walks(), tmp_path / "log.hdf5")  # a log of the reader's own
+    subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, check=True, timeout=300)
 
 
 def calls() -> list[str]:
