@@ -89,7 +89,7 @@ def _about_policy(policy: Policy, file: Path) -> dict[str, str]:
     card = policy.card
     return {
         "walks cloned": f"{card['walks_cloned']:,} of {card['walks']:,}: {card['cut_by']} at least {card['cut']:.4g}",
-        "validation error": f"{card['validation_error']:.4g}, negative log-likelihood of actions held back",
+        "validation error": f"{card['validation_error']:.4g}, negative log-likelihood (of actions held back, if many)",
         "policy": str(file),
     }
 

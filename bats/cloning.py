@@ -135,8 +135,8 @@ def clone(demonstrations: Demonstrations, config: CloningConfig, *, seed: int, r
     The same seed gives the same weights on the same machine.
     """
     shown = demonstrations
-    if len(shown) < 2:
-        raise DataError("at least 2 rows to clone from", f"{len(shown)}")
+    if len(shown) == 0:
+        raise DataError("rows to clone from", "none")
     held_back = None
     if len(shown) >= FEWEST_TO_SPLIT:
         held_back = split(shown.group, config.validation_share, seed=seed)

@@ -89,7 +89,7 @@ class Demonstrations:
     """of the best return among its peers"""
     kept: Bool[np.ndarray, "w"]
     cut: float
-    """least share that was kept; the least return where a threshold was set"""
+    """least share of a start's walk that was kept; the least return where a threshold was set"""
 
     def __len__(self) -> int:
         return len(self.states)
@@ -104,11 +104,12 @@ def demonstrate(
     walks = walk(mdp, solution.policy, start, config.steps)
     returns = undiscounted_return(mdp, walks)
     places, kinds = metric.embed(mdp.states[start]), np.split(np.arange(len(start)), [len(own)])
-    share = np.concatenate([shares_of_best(returns[kind], places[kind], config.peers) for kind in kinds if len(kind)])
-    measured, cut = (share, config.cut) if config.threshold is None else (returns, config.threshold)
-    if cut is None:
-        cut = natural_cut(share[: len(own)], own_weight)
-    kept = (measured >= cut) & (walks.length > 0)
+    kinds = [kind for kind in kinds if len(kind)]
+    share = np.concatenate([shares_of_best(returns[kind], places[kind], config.peers) for kind in kinds])
+    measured, given = (share, config.cut) if config.threshold is None else (returns, config.threshold)
+    cuts = [natural_cut(share[kind], weight[kind]) if given is None else given for kind in kinds]
+    kept = (measured >= np.repeat(cuts, [len(kind) for kind in kinds])) & (walks.length > 0)
+    cut = cuts[0]
     if not kept.any():
         raise DataError(f"a walk that reaches the cut of {cut:g}", f"{measured.max():g} at most")
     edge, group, crowd = _distinct(Walks(walks.edge[kept]), weight[kept])

@@ -139,6 +139,8 @@ def interval(values: Float[np.ndarray, "n"], *, confidence: float = 0.95, seed: 
     found = bootstrap(
         (values,), np.mean, confidence_level=confidence, n_resamples=RESAMPLES, rng=np.random.default_rng(seed)
     ).confidence_interval
+    if not np.isfinite([found.low, found.high]).all():  # almost all values are equal
+        return float(values.mean()), float(values.mean())
     return float(found.low), float(found.high)
 
 

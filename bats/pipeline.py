@@ -74,12 +74,18 @@ class Result:
         folder = Path(folder)
         if folder.exists():
             raise OutputError(f"{folder} exists already; choose another name.")
-        unfinished = folder.with_name(f".{folder.name}.tmp")
         try:
-            shutil.copytree(self.folder, unfinished, dirs_exist_ok=True)
-            unfinished.replace(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         except OSError as error:
             raise OutputError(f"{folder} could not be written: {error.strerror or error}.") from error
+        try:
+            shutil.copytree(self.folder, unfinished / "run")
+            (unfinished / "run").replace(folder)
+        except OSError as error:
+            raise OutputError(f"{folder} could not be written: {error.strerror or error}.") from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def unheard(record: RoundRecord) -> None:
@@ -148,9 +154,11 @@ def clone_resolved(run: RunFolder, solved: Resolved, *, report: Reporter = silen
     """The policy of a run that was solved again, cloned as the run's own was."""
     identity, own = run.identity(Config), load_policy(run.policy)
     metric = ScaledMetric(np.array(run.finished().metric, dtype=np.float32))
-    shown = demonstrate(solved.mdp, solved.solution, metric, identity.config.rollouts, seed=identity.seed)
-    policy = clone(shown, identity.config.cloning, seed=identity.seed, report=report)
-    return replace(policy, familiar=own.familiar, card={**policy.card, **_card(identity.log, shown, identity.config)})
+    # a least return that was set for the run's own reward says nothing of another
+    config = replace(identity.config, rollouts=replace(identity.config.rollouts, threshold=None))
+    shown = demonstrate(solved.mdp, solved.solution, metric, config.rollouts, seed=identity.seed)
+    policy = clone(shown, config.cloning, seed=identity.seed, report=report)
+    return replace(policy, familiar=own.familiar, card={**policy.card, **_card(identity.log, shown, config)})
 
 
 def action_box(dataset: Dataset) -> tuple[Float[np.ndarray, "A"], Float[np.ndarray, "A"]]:
@@ -174,13 +182,13 @@ class _Fit:
         config, dataset, run = self.config, self.dataset, self.run_folder
         worth = config.stitch.dead_end_value
         run.describe_log(LogCard.of(dataset))
+        metric = ScaledMetric.of(dataset, config.metric)
         with self.timed("training"):
             model = self.model(given)
         with self.timed("building the MDP"):
             log = from_dataset(dataset, gamma=config.gamma)
             log_value = start_value(log, policy_iteration(log, dead_end_value=worth).value)
             price = penalty_in_rewards(log, config.penalty, config.penalty_unit, dead_end_value=worth)
-        metric = ScaledMetric.of(dataset, config.metric)
         learned = Learned(model.dynamics, metric, action_box(dataset), _local_error(model, metric, config))
         begun = replace(log, penalty=price if config.charge == "during" else 0.0)
         stitched = self.stitched(begun, learned, on_record)

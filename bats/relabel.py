@@ -79,6 +79,8 @@ def rewarded(mdp: TabularMDP, reward: RewardFunction) -> TabularMDP:
 
 def goal_reward(goal: Float[np.ndarray, "n"], radius: float) -> RewardFunction:
     """Pays 1 where the first numbers of the next state lie within the radius of the goal."""
+    if not (np.isfinite(goal).all() and radius > 0):
+        raise SettingError(f"A goal must be finite numbers and its radius positive; got {goal.tolist()} and {radius}.")
 
     def reward(
         states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]

@@ -16,6 +16,8 @@ from bats.report_page import Figure, Section, Table, plain_numbers, plot_text, s
 from bats.report_plots import COLOURS, LOG_ALONE, LOGGED, SEVERAL, STITCHED, titled, upright
 
 BINS = 30
+MOST_BARS = 500
+"""on either side of a cut"""
 ALIKE = 1e-9
 """values that differ by less than this share of themselves are drawn as one bar"""
 FEWEST_BARS = 10
@@ -239,6 +241,7 @@ def _edges(values: Float[np.ndarray, "n"], cut: float | None = None) -> Float[np
     width = (size if alike else greatest - least) / BINS
     if cut is None or not math.isfinite(cut):
         return (least + greatest + width * np.array([-1, 1])) / 2 if alike else np.linspace(least, greatest, BINS + 1)
+    width = max(width, max(abs(greatest - cut), abs(cut - least)) / MOST_BARS)  # a cut far from all values
     above = max(round((greatest - cut) / width), 1)
     if greatest > cut and not alike:
         width = (greatest - cut) / above  # the last bar ends with the greatest value

@@ -40,7 +40,7 @@ class StitchConfig:
     rounds: int = 40
     """rounds of solving, looking and planning [n]"""
     rounds_beside: int = 10
-    """further rounds that join states beside the policy's walks to them"""
+    """further rounds that stitch states beside the policy's walks; none where the rounds before ran out of joins"""
     samples: int = 4000
     """states drawn from the policy's occupancy each round [m]"""
     attempts: int = 4000
