@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told.print(Text.assemble(("error: ", "bold red"), str(error)))
         return 2
     except KeyboardInterrupt:
-        more = "; the same command goes on from there" if fitting else ""
+        more = "; the same command goes on after the last finished round or checkpoint" if fitting else ""
         told.print(f"interrupted; nothing was left half written{more}")
         return 130
     except BrokenPipeError:  # whoever was reading has seen enough

@@ -36,7 +36,7 @@ def run_export(command: Export, out: Console) -> None:
     if target.suffix not in (".onnx", ".safetensors"):
         raise OutputError(f"{target}: a policy is written as .onnx or .safetensors.")
     if not command.overwrite:
-        refuse_existing(*(policy_paths(target) if target.suffix == ".safetensors" else (target,)))
+        refuse_existing(*(policy_paths(target) if target.suffix == ".safetensors" else (target,)), may_overwrite=True)
     policy = opened_policy(command.policy)
     if target.suffix == ".safetensors":
         save_policy(policy, target, overwrite=command.overwrite)
@@ -54,11 +54,12 @@ def opened_policy(path: Path) -> Policy:
     return load_policy(run.policy)
 
 
-def refuse_existing(*files: Path) -> None:
+def refuse_existing(*files: Path, may_overwrite: bool = False) -> None:
     """Complains about a file that would be overwritten before the work is done, not after."""
     for file in files:
         if file.exists():
-            raise OutputError(f"{file} exists already; choose another name.")
+            more = ", or --overwrite" if may_overwrite else ""
+            raise OutputError(f"{file} exists already; choose another name{more}.")
 
 
 def _agreement(policy: Policy, difference: float | None) -> str:

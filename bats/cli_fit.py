@@ -40,9 +40,10 @@ def fit_log(
 
     with shown_progress(told, quiet=quiet) as report:
         dataset = read(report)
-        if run.rounds_done and not finished and not quiet:
-            print_line(f"{folder}: going on after round {run.rounds_done}", told)
+        done_before = 0 if finished else run.rounds_done
         result = fit(dataset, config, seed=seed, folder=folder, report=report, on_record=on_record)
+    if done_before and not quiet:
+        print_line(f"{folder}: went on after round {done_before}", told)
     if finished:
         print_line(f"{folder} was finished before; nothing was left to do", out)
     print_result(result, folder, out)

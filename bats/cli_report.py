@@ -10,8 +10,8 @@ import tyro
 from rich.console import Console
 
 from bats.cli_output import print_line
-from bats.errors import SettingError
-from bats.report import compare_reports, write_report
+from bats.errors import OutputError, SettingError
+from bats.report import NAME, compare_reports, write_report
 
 COMPARISON = Path("comparison.html")
 """where runs are compared, unless told"""
@@ -35,6 +35,9 @@ def run_report(command: Report, out: Console) -> None:
     """Writes the page and says where it is."""
     if not command.runs:
         raise SettingError("Name the folder of a finished run, or several to compare them.")
+    target = command.out or (command.runs[0] / NAME if len(command.runs) == 1 else COMPARISON)
+    if target.exists() and not command.overwrite:
+        raise OutputError(f"{target} exists already; choose another name with --out, or --overwrite.")
     if len(command.runs) == 1:
         written = write_report(command.runs[0], command.out, overwrite=command.overwrite)
     else:
