@@ -141,8 +141,9 @@ def test_rows_of_one_walk_are_held_back_together() -> None:
     alone = split(np.zeros(1000, dtype=np.int64), 0.1, seed=0)  # one walk: stretches of it
     assert alone.sum() == 100
     assert np.count_nonzero(np.diff(alone.astype(int))) <= 8
+    empty = {"states": np.zeros((0, 1)), "actions": np.zeros((0, 1)), "weights": np.zeros(0), "group": np.zeros(0, int)}
     with pytest.raises(DataError, match="rows to clone from"):
-        clone(expert_rows(np.zeros((0, 1)), np.zeros((0, 1))), CloningConfig(updates=1), seed=0)
+        clone(replace(expert_rows(np.zeros((1, 1)), np.zeros((1, 1))), **empty), CloningConfig(updates=1), seed=0)
     only = clone(expert_rows(np.full((1, 1), 0.5), np.zeros((1, 1))), CloningConfig(hidden=(8,), updates=500), seed=0)
     assert only.predict([0.0]) == pytest.approx([0.5], abs=0.05)
 
