@@ -7,6 +7,7 @@ anything.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import bootstrap
+from scipy.stats import DegenerateDataWarning, bootstrap
 
 from bats.errors import BatsError, SettingError
 from bats.kernels import NO_EDGE
@@ -136,9 +137,11 @@ def interval(values: Float[np.ndarray, "n"], *, confidence: float = 0.95, seed: 
     """
     if len(values) < 2 or np.ptp(values) == 0:
         return float(values.mean()), float(values.mean())
-    found = bootstrap(
-        (values,), np.mean, confidence_level=confidence, n_resamples=RESAMPLES, rng=np.random.default_rng(seed)
-    ).confidence_interval
+    with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)
+        found = bootstrap(
+            (values,), np.mean, confidence_level=confidence, n_resamples=RESAMPLES, rng=np.random.default_rng(seed)
+        ).confidence_interval
     if not np.isfinite([found.low, found.high]).all():  # almost all values are equal
         return float(values.mean()), float(values.mean())
     return float(found.low), float(found.high)

@@ -171,6 +171,25 @@ def test_walks_from_stitched_states_are_cloned_too_and_measured_among_themselves
     assert sorted(alone.states[:, 0].tolist()) == [0, 1, 2]
 
 
+def test_starts_that_all_do_well_set_no_cut_for_walks_from_elsewhere() -> None:
+    """One start, whose share is 1 whatever it earns; of twenty stitched states, most earn nearly the best."""
+    away = range(2, 22)  # each goes on to the next, and the last to 1, which pays for ever: the farther, the less
+    logged = mdp_from_edges(23, [(0, 1, 0.0), (1, 1, 1.0), *((state, 22, 0.0) for state in away)], starts=(0,))
+    joined = Stitches.judged_by_one(
+        source=np.array(away),
+        target=np.array([1, *away][:20]),
+        length=np.ones(20, dtype=np.int64),
+        action=np.zeros((20, 1, 1)),
+        state=np.zeros((20, 0, 1)),
+        reward=np.zeros((20, 1)),
+        planning_error=np.zeros(20),
+    )
+    mdp = add_stitches(logged, joined, stitch_round=1)
+    found = demonstrate(mdp, policy_iteration(mdp), METRIC, RolloutConfig(steps=100), seed=0)
+    assert found.cut == 1.0
+    assert len(set(found.states[:, 0]) - {0.0, 1.0}) >= 10  # at least half of their weight stays
+
+
 def test_of_few_demonstrations_none_is_held_back() -> None:
     """Every row is the only one of its kind here, as in a small discrete world, and all must be learned."""
     states = np.arange(12.0)[:, None]

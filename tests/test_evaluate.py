@@ -188,3 +188,4 @@ def test_intervals_cover_the_mean_about_as_often_as_they_say() -> None:
     assert high > 4.9
     assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.2)
     assert interval(np.full(10, 3.0)) == (3.0, 3.0)
+    assert interval(np.append(np.zeros(99), 1e-300)) == pytest.approx((0.0, 0.0))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bats.errors import SettingError
 from bats.mdp import Stitches, TabularMDP, add_stitches
-from bats.relabel import charge, discounted, prune, rewarded, stitch_errors, sweep
+from bats.relabel import charge, discounted, goal_reward, prune, rewarded, stitch_errors, sweep
 from bats.solve import policy_iteration, policy_value, start_value
 from tests.mdps import mdp_from_edges, random_mdps
 from tests.test_mdp import stitches
@@ -113,3 +113,9 @@ def test_a_grid_is_judged_by_one_yardstick() -> None:
     assert [point.own_value for point in points] == pytest.approx([5.4, 9.0, 5.31, 8.82])
     assert [point.judged_value for point in points] == pytest.approx([5.31, 1.8, 5.31, 1.8])
     assert start_value(grown, policy_iteration(grown).value) == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(("goal", "radius"), [([np.nan, 0.0], 0.5), ([0.0, 0.0], -1.0), ([0.0], np.nan)])
+def test_a_goal_that_nothing_reaches_is_refused(goal: list[float], radius: float) -> None:
+    with pytest.raises(SettingError, match="goal must be finite"):
+        goal_reward(np.array(goal), radius)
