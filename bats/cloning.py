@@ -48,7 +48,7 @@ class CloningConfig:
     hidden: tuple[int, ...] = (256, 256, 256)
     """units of the hidden layers"""
     updates: int = 20_000
-    """umaze is cloned as well by 5,000, large is not"""
+    """a quarter of them does where a few thousand states are cloned, not where there are hundreds of thousands"""
     batch_size: int = 512
     learning_rate: float = 1e-3
     """at its highest; it falls along a cosine to a hundredth"""
@@ -91,8 +91,6 @@ class _Lesson:
     weights: Float[np.ndarray, "n"]
     held_back: Bool[np.ndarray, "n"] | None
     """None: all are trained on, and judged"""
-    cut_off: bool
-    """numbers of size 1 are at a limit, and count as that or beyond"""
 
     def parts(self) -> tuple[_Rows, _Rows]:
         """What is trained on, and what judges."""
@@ -142,7 +140,7 @@ def clone(demonstrations: Demonstrations, config: CloningConfig, *, seed: int, r
         held_back = split(shown.group, config.validation_share, seed=seed)
     mean, deviation = _scale(shown.states if held_back is None else shown.states[~held_back])
     wanted = shown.actions if shown.action_count is not None else _within_limits(shown.actions, shown.low, shown.high)
-    lesson = _Lesson((shown.states - mean) / deviation, wanted, shown.weights, held_back, config.cut_off)
+    lesson = _Lesson((shown.states - mean) / deviation, wanted, shown.weights, held_back)
     outward = shown.action_count or 2 * len(shown.low)
     network, error = _learned(lesson, outward, config, seed=seed, report=report)
     return Policy(
@@ -196,7 +194,7 @@ def _learned(
         count = min(config.evaluate_every, config.updates - done)
         # keys come from the seed and the place alone
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), done), count)
-        state, error = _advance(state, training, validation, keys, config, lesson.cut_off)
+        state, error = _advance(state, training, validation, keys, config)
         if not math.isfinite(float(error)):
             raise DataError("demonstrations that can be cloned", "a validation error that is not finite")
         report(f"cloning (validation error {float(state.best_error):.3g})", int(state.update), config.updates)
@@ -221,7 +219,7 @@ def _optimiser(config: CloningConfig) -> optax.GradientTransformation:
 
 @eqx.filter_jit
 def _advance(
-    state: _State, training: _Rows, validation: _Rows, keys: Array, config: CloningConfig, cut_off: bool
+    state: _State, training: _Rows, validation: _Rows, keys: Array, config: CloningConfig
 ) -> tuple[_State, Float[Array, ""]]:
     """As many updates as there are keys, then a look at what is held back."""
     optimiser = _optimiser(config)
@@ -230,13 +228,13 @@ def _advance(
         network, memory = carried
         chosen = jnp.searchsorted(training.below, jax.random.uniform(key, (config.batch_size,)), side="right")
         states, wanted = training.states[chosen], training.wanted[chosen]
-        slope = jax.grad(lambda trained: _loss(trained, states, wanted, cut_off).mean())(network)
+        slope = jax.grad(lambda trained: _loss(trained, states, wanted, config.cut_off).mean())(network)
         step, memory = optimiser.update(slope, memory, network)
         return (optax.apply_updates(network, step), memory), None
 
     (network, memory), _ = jax.lax.scan(update, (state.network, state.memory), keys)
     weight = jnp.diff(validation.below, prepend=0.0)
-    error = weight @ _loss(network, validation.states, validation.wanted, cut_off)
+    error = weight @ _loss(network, validation.states, validation.wanted, config.cut_off)
     better = error < state.best_error
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), network, state.best)
     return _State(network, memory, best, jnp.minimum(error, state.best_error), state.update + len(keys)), error
