@@ -43,10 +43,17 @@ class LocalError:
     def _tree(self) -> cKDTree:
         return cKDTree(self.places)
 
+    def near(self, places: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n"]:
+        """The mean residual of the rows nearest to each embedded state."""
+        nearest = self._tree.query(places, k=np.arange(1, min(NEAREST, len(self.places)) + 1), workers=-1)[1]
+        return self.residual[nearest].mean(axis=1)
+
     def along(self, states: Float[np.ndarray, "C K m"], length: Int[np.ndarray, "C"]) -> Float[np.ndarray, "C"]:
-        """The largest residual among the rows nearest to the embedded states that each plan acts in."""
+        """What the model's errors come to over each plan: the sum of what they are near the states that it acts in.
+
+        Unlike the largest of them, the sum grows with the number of actions as the true error does.
+        """
         acted = np.arange(states.shape[1]) < length[:, None]
-        near = self._tree.query(states[acted], k=np.arange(1, min(NEAREST, len(self.places)) + 1), workers=-1)[1]
-        largest = np.zeros(acted.shape)
-        largest[acted] = self.residual[near].max(axis=1)
-        return largest.max(axis=1)
+        usual = np.zeros(acted.shape)
+        usual[acted] = self.near(states[acted])
+        return usual.sum(axis=1)

@@ -47,7 +47,7 @@ SPARE = 4
 class CandidateConfig:
     """Which joins are looked at."""
 
-    longest: int = 20
+    longest: int = 25
     """most actions in a stitch [K]"""
     branches: int | None = 1
     """edges followed in each state, the best ones; None: all of them, as the paper defines it"""

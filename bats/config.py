@@ -27,7 +27,7 @@ class Config:
     """discount of one step"""
     metric: MetricKind = "steps"
     """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations"""
-    penalty: float = 1.5
+    penalty: float = 3.0
     """what a unit of a stitch's error costs [c], in the unit of the next setting"""
     penalty_unit: PenaltyUnit = "step"
     """step: the penalty counts steps of time, each worth (1 - gamma) times the range of the log's own values, so that

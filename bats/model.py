@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from bats.array_files import read_arrays, write_arrays
 from bats.dataset import Dataset
@@ -58,6 +59,20 @@ class HeldOut:
     @property
     def residual(self) -> Float[np.ndarray, "H D"]:
         return self.predicted_next - self.next_observations
+
+    @cached_property
+    def stretch(self) -> Int[np.ndarray, "H"]:
+        """The number of the stretch of consecutive rows that each belongs to."""
+        goes_on = np.all(self.observations[1:] == self.next_observations[:-1], axis=1) & ~self.terminations[:-1]
+        return np.concatenate([[0], np.cumsum(~goes_on)])
+
+    def halves(self) -> tuple[HeldOut, HeldOut]:
+        """Every other stretch, and the rest: one half to judge stitches by, and one that only calibrates bounds."""
+        first = self.stretch % 2 == 0
+        return self._some(first), self._some(~first)
+
+    def _some(self, rows: Bool[np.ndarray, "H"]) -> HeldOut:
+        return HeldOut(*(getattr(self, part.name)[rows] for part in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)

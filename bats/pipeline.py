@@ -306,5 +306,5 @@ def _check_model(model: Model, dataset: Dataset) -> None:
 def _local_error(model: Model, metric: ScaledMetric, config: Config) -> LocalError | None:
     if not config.stitch.calibrate:
         return None
-    rows = model.held_out
+    rows = model.held_out.halves()[0]
     return LocalError.measured(metric, rows.observations, rows.next_observations, rows.predicted_next)

@@ -93,14 +93,7 @@ class Plans:
 
     def error(self, quantile: float) -> Float[np.ndarray, "C"]:
         """The distance that the given share of the elites stays within."""
-        order = np.sort(self.distance, axis=1)
-        place = quantile * (order.shape[1] - 1)
-        lower, upper = order[:, int(np.floor(place))], order[:, int(np.ceil(place))]
-        share = place - np.floor(place)
-        # not lower + share * (upper - lower), which is NaN where both are infinite
-        return np.where(
-            np.isfinite(upper), (1 - share) * lower + share * np.where(np.isfinite(upper), upper, 0), np.inf
-        )
+        return error_of(self.distance, quantile)
 
     def accepted(self, quantile: float, tolerance: float) -> Bool[np.ndarray, "C"]:
         return self.error(quantile) < tolerance
@@ -114,6 +107,16 @@ class Plans:
 
     def some(self, rows: Int[np.ndarray, "n"]) -> Plans:
         return Plans(*(getattr(self, one.name)[rows] for one in fields(Plans)))
+
+
+def error_of(distance: Float[np.ndarray, "C M"], quantile: float) -> Float[np.ndarray, "C"]:
+    """The distance that the given share of the members stays within."""
+    order = np.sort(distance, axis=1)
+    place = quantile * (order.shape[1] - 1)
+    lower, upper = order[:, int(np.floor(place))], order[:, int(np.ceil(place))]
+    share = place - np.floor(place)
+    # not lower + share * (upper - lower), which is NaN where both are infinite
+    return np.where(np.isfinite(upper), (1 - share) * lower + share * np.where(np.isfinite(upper), upper, 0), np.inf)
 
 
 def plan(

@@ -47,7 +47,7 @@ class StitchConfig:
     """most joins planned each round, the most promising ones"""
     temperature: float = 0.25
     """of the Boltzmann policy that draws the states, in rewards [T]"""
-    tolerance: float = 0.3
+    tolerance: float = 0.4
     """largest error of a stitch, in the units of the metric [delta]"""
     shortest: bool = False
     """try 1, 2, … actions in turn [Algorithm 2] instead of as many as the path has"""

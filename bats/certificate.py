@@ -1,0 +1,160 @@
+"""A certificate for a run: bounds on what its policies truly earn, from doubts that are measured.
+
+`bounds.sandwich` turns doubts about stitches into bounds; here the doubts are found, all of them in units of value.
+
+    landing     stitch j truly ends within b_j of its target: its claimed error times a factor that makes all claims of
+                a walk true at once (`reliability`). The value there may differ by the bisimulation distance of the two:
+                the metric is asked around the target, b_j away in every direction
+    rewards     a stitched step pays what the model says, give or take what its members dispute and what it was wrong by
+                on held-out rows nearby, times a factor; the last one as for any place where the stitch may end
+
+The clone does not do as the graph says, and seldom comes through its states. It is followed instead (`following`).
+What is assumed beyond the theorem is told in docs/bounds.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from bats.bounds import Bounds, Doubts, sandwich
+from bats.errors import SettingError
+from bats.evidence import RESOLUTION, Evidence, Factors
+from bats.following import follow
+from bats.kernels import NO_EDGE
+from bats.mdp import NO_STITCH, TabularMDP
+from bats.policy import Policy
+from bats.relabel import last_edges, stitch_errors
+from bats.reliability import measure_reliability
+from bats.rollouts import on_the_way, walk
+from bats.types import Policy as Choice
+
+NEGLIGIBLE = 0.05
+"""share of all value that lies beyond the steps whose claims must all be true at once"""
+
+
+@dataclass(frozen=True)
+class CertificateConfig:
+    """How sure a certificate is to be, and of what."""
+
+    confidence: float = 0.95
+    """share of the walks for which all claims on their way must be true"""
+    reward_range: tuple[float, float] | None = None
+    """least and greatest reward that can be; None: the log's own, which knows nothing of rewards it never saw"""
+    steps: int = 20
+    """actions that the cloned policy is followed for at a time"""
+    anchors: int = 8000
+    """states that it is followed from: the starts, and others on the policy's way"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise SettingError(f"`confidence` must lie strictly between 0 and 1; got {self.confidence}.")
+        for name in ("steps", "anchors"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What two policies are worth at least and at most."""
+
+    graph: Bounds
+    """of doing as the graph says"""
+    clone: Bounds
+    """of the cloned policy; known at the starts only, elsewhere it is what is known without any data"""
+    factors: Factors
+    """what the claims about stitches were multiplied by"""
+    clone_factors: Factors
+    """and those about stretches of the clone's actions"""
+
+
+def certify(
+    mdp: TabularMDP,
+    policy: Choice,
+    clone: Policy,
+    evidence: Evidence,
+    disputed: Float[np.ndarray, "C K 2"],
+    config: CertificateConfig,
+    *,
+    seed: int,
+) -> Certificate:
+    """Bounds for whoever does as the graph's policy says, and for its clone.
+
+    `disputed` are the least and greatest rewards that the model's members expect along each stitch.
+    """
+    steps = math.ceil(math.log(NEGLIGIBLE) / math.log(mdp.gamma))
+    used = used_stitches(mdp, policy)
+    stitched = measure_reliability(evidence, lengths(mdp)[used], seed=seed)
+    factors = stitched.factors(config.confidence, stitches_a_walk(mdp, policy, steps))
+    doubts = find_doubts(mdp, used, evidence, disputed, factors)
+    graph = sandwich(mdp, replace(doubts, reward_range=config.reward_range), policy=policy)
+
+    followed = measure_reliability(replace(evidence, tolerance=math.inf), np.array([config.steps]), seed=seed)
+    clone_factors = followed.factors(config.confidence, steps / config.steps)
+    nodes = _anchors(mdp, policy, config.anchors, seed)
+    chain = follow(clone, mdp.states[nodes], evidence, clone_factors, gamma=mdp.gamma, steps=config.steps)
+    lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
+    lower[nodes], upper[nodes] = chain.bounds(graph.floor, graph.ceiling)
+    return Certificate(graph, replace(graph, lower=lower, upper=upper), factors, clone_factors)
+
+
+def find_doubts(
+    mdp: TabularMDP,
+    used: Int[np.ndarray, "U"],
+    evidence: Evidence,
+    disputed: Float[np.ndarray, "C K 2"],
+    factors: Factors,
+) -> Doubts:
+    """How wrong some stitches may be, if their claims times the factors are right. Of others nothing is known."""
+    paid, landing = np.full(disputed.shape, [-np.inf, np.inf]), np.full(mdp.stitch_count, np.inf)
+    if not (math.isfinite(factors.landing) and len(used)):
+        return Doubts(landing=landing, rewards=paid)
+    edge = np.flatnonzero(np.isin(mdp.stitch, used))
+    edge = edge[np.argsort(mdp.stitch[edge], kind="stable")]  # imagined states are numbered along their stitch
+    stitch = mdp.stitch[edge]
+    step = np.arange(len(edge)) - np.searchsorted(stitch, stitch)
+    acted_in = np.asarray(evidence.learned.metric.embed(mdp.states[mdp.source[edge]]))
+    dispute = np.abs(disputed[stitch, step] - mdp.reward[edge][:, None]).max(axis=1)
+    off = factors.reward * evidence.claimed_reward(dispute, acted_in)
+    paid[stitch, step] = mdp.reward[edge][:, None] + np.stack([-off, off], axis=-1)
+
+    last = np.flatnonzero(last_edges(mdp)[edge])
+    reach = factors.landing * np.maximum(stitch_errors(mdp)[used], RESOLUTION)
+    places = evidence.around(mdp.states[mdp.target[edge[last]]], reach)
+    landing[used] = evidence.spread(places)
+    there = evidence.paid(mdp.states[mdp.source[edge[last]]], mdp.action[edge[last]], places)
+    ends = paid[used, step[last]]
+    low, high = np.minimum(ends[:, 0], there.min(axis=1)), np.maximum(ends[:, 1], there.max(axis=1))
+    paid[used, step[last]] = np.stack([low, high], axis=-1)
+    return Doubts(landing=landing, rewards=paid)
+
+
+def used_stitches(mdp: TabularMDP, policy: Choice) -> Int[np.ndarray, "U"]:
+    """The stitches that the policy takes on its way from the starts, in order."""
+    edge = policy[on_the_way(mdp, policy, mdp.starts)]
+    stitch = mdp.stitch[edge[edge != NO_EDGE]]
+    return np.unique(stitch[stitch != NO_STITCH])
+
+
+def lengths(mdp: TabularMDP) -> Int[np.ndarray, "C"]:
+    """How many actions each stitch has; 0 for those that were pruned."""
+    return np.bincount(mdp.stitch[mdp.stitch != NO_STITCH], minlength=mdp.stitch_count)
+
+
+def stitches_a_walk(mdp: TabularMDP, policy: Choice, steps: int) -> float:
+    """How many stitches a walk from the starts takes in the mean."""
+    walks = walk(mdp, policy, mdp.starts, steps)
+    begins = np.append((mdp.stitch != NO_STITCH) & (mdp.source < mdp.real_count), False)
+    return float(mdp.start_weights @ np.count_nonzero(begins[walks.edge], axis=1))
+
+
+def _anchors(mdp: TabularMDP, policy: Choice, most: int, seed: int) -> Int[np.ndarray, "n"]:
+    """The starts, and as many other states on the policy's way as there may be."""
+    others = np.setdiff1d(on_the_way(mdp, policy, mdp.starts), mdp.starts)
+    room = max(most - len(mdp.starts), 0)
+    if len(others) > room:
+        others = np.random.default_rng([seed, 9]).choice(others, room, replace=False)
+    return np.concatenate([mdp.starts, others])
