@@ -39,7 +39,7 @@ def bisimulation_distances(
     It is a pseudo-metric: symmetric, with the triangle inequality, and 0 exactly between states with the same rewards
     ahead. Rewards are those that `policy_value` sees, penalties included, and so is `dead_end_value`.
     """
-    step = _one_step(mdp, checked_policy(mdp, policy), dead_end_value)
+    step = one_step(mdp, checked_policy(mdp, policy), dead_end_value)
     count = mdp.state_count
     size = _followed(step.target, np.abs(step.reward), step.discount)
     first, second = (half.astype(np.int32) for half in np.triu_indices(count, 1))
@@ -56,7 +56,7 @@ def bisimulation_distances(
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class Step:
     """What one step of the policy does in every state."""
 
     target: Int[np.ndarray, "S"]
@@ -64,7 +64,7 @@ class _Step:
     discount: StateValues
 
 
-def _one_step(mdp: TabularMDP, policy: Policy, dead_end_value: float | StateValues) -> _Step:
+def one_step(mdp: TabularMDP, policy: Policy, dead_end_value: float | StateValues) -> Step:
     """States without an edge stay where they are and are paid the interest of what they are worth."""
     acting = policy != NO_EDGE
     edge = policy[acting]
@@ -72,7 +72,7 @@ def _one_step(mdp: TabularMDP, policy: Policy, dead_end_value: float | StateValu
     reward = (1 - mdp.gamma) * boundary_values(mdp, dead_end_value)
     discount = np.full(mdp.state_count, mdp.gamma)
     target[acting], reward[acting], discount[acting] = mdp.target[edge], mdp.charged_reward[edge], mdp.discount[edge]
-    return _Step(target, reward, discount)
+    return Step(target, reward, discount)
 
 
 def _followed(

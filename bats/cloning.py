@@ -67,13 +67,13 @@ class CloningConfig:
             raise SettingError(f"`validation_share` must lie between 0 and 1; got {self.validation_share}.")
 
 
-class _Network(eqx.Module):
+class Network(eqx.Module):
     """Fully connected layers with smooth activations, as `Policy` has them."""
 
-    weights: tuple[Float[Array, "_ _"], ...]
-    biases: tuple[Float[Array, "_"], ...]
+    weights: tuple[Float[Array, "_ _"] | Float[np.ndarray, "_ _"], ...]
+    biases: tuple[Float[Array, "_"] | Float[np.ndarray, "_"], ...]
 
-    def __call__(self, inputs: Float[Array, "B D"]) -> Float[Array, "B outward"]:
+    def __call__(self, inputs: Float[Array, "*B D"]) -> Float[Array, "*B outward"]:
         hidden = inputs
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = jax.nn.silu(hidden @ weight + bias)
@@ -120,9 +120,9 @@ class _Rows(eqx.Module):
 
 
 class _State(eqx.Module):
-    network: _Network
+    network: Network
     memory: optax.OptState
-    best: _Network
+    best: Network
     best_error: Float[Array, ""]
     update: Int[Array, ""]
 
@@ -138,7 +138,7 @@ def clone(demonstrations: Demonstrations, config: CloningConfig, *, seed: int, r
     held_back = None
     if len(shown) >= FEWEST_TO_SPLIT:
         held_back = split(shown.group, config.validation_share, seed=seed)
-    mean, deviation = _scale(shown.states if held_back is None else shown.states[~held_back])
+    mean, deviation = mean_and_deviation(shown.states if held_back is None else shown.states[~held_back])
     wanted = shown.actions if shown.action_count is not None else _within_limits(shown.actions, shown.low, shown.high)
     lesson = _Lesson((shown.states - mean) / deviation, wanted, shown.weights, held_back)
     outward = shown.action_count or 2 * len(shown.low)
@@ -169,7 +169,8 @@ def split(group: Int[np.ndarray, "n"], share: float, *, seed: int) -> Bool[np.nd
     return chosen[place]
 
 
-def _scale(states: Float[np.ndarray, "n D"]) -> tuple[Float[np.ndarray, "D"], Float[np.ndarray, "D"]]:
+def mean_and_deviation(states: Float[np.ndarray, "n D"]) -> tuple[Float[np.ndarray, "D"], Float[np.ndarray, "D"]]:
+    """What states are standardised by; 1 is the deviation of a number that is constant."""
     mean, deviation = states.mean(axis=0, dtype=np.float64), states.std(axis=0, dtype=np.float64)
     kept = np.where(deviation > LEAST_DEVIATION, deviation, 1.0)
     return mean.astype(np.float32), kept.astype(np.float32)
@@ -185,10 +186,10 @@ def _within_limits(
 
 def _learned(
     lesson: _Lesson, outward: int, config: CloningConfig, *, seed: int, report: Reporter
-) -> tuple[_Network, float]:
+) -> tuple[Network, float]:
     """A network that has learned the lesson, as it was when it did best on what is held back, and how well that was."""
     training, validation = lesson.parts()
-    network = _new_network((lesson.states.shape[1], *config.hidden, outward), jax.random.key(seed))
+    network = new_network((lesson.states.shape[1], *config.hidden, outward), jax.random.key(seed))
     state = _State(network, _optimiser(config).init(network), network, jnp.float32(jnp.inf), jnp.int32(0))
     while (done := int(state.update)) < config.updates:
         count = min(config.evaluate_every, config.updates - done)
@@ -201,13 +202,14 @@ def _learned(
     return state.best, float(state.best_error)
 
 
-def _new_network(widths: tuple[int, ...], key: Array) -> _Network:
+def new_network(widths: tuple[int, ...], key: Array) -> Network:
+    """An untrained network from so many numbers through hidden layers to so many."""
     keys = jax.random.split(key, len(widths) - 1)
     weights = [
         jax.random.truncated_normal(one, -2.0, 2.0, (inward, outward)) / math.sqrt(inward)
         for one, (inward, outward) in zip(keys, pairwise(widths), strict=True)
     ]
-    return _Network(tuple(weights), tuple(jnp.zeros(outward) for outward in widths[1:]))
+    return Network(tuple(weights), tuple(jnp.zeros(outward) for outward in widths[1:]))
 
 
 def _optimiser(config: CloningConfig) -> optax.GradientTransformation:
@@ -224,7 +226,7 @@ def _advance(
     """As many updates as there are keys, then a look at what is held back."""
     optimiser = _optimiser(config)
 
-    def update(carried: tuple[_Network, optax.OptState], key: Array) -> tuple[tuple[_Network, optax.OptState], None]:
+    def update(carried: tuple[Network, optax.OptState], key: Array) -> tuple[tuple[Network, optax.OptState], None]:
         network, memory = carried
         chosen = jnp.searchsorted(training.below, jax.random.uniform(key, (config.batch_size,)), side="right")
         states, wanted = training.states[chosen], training.wanted[chosen]
@@ -241,7 +243,7 @@ def _advance(
 
 
 def _loss(
-    network: _Network, states: Float[Array, "B D"], wanted: Float[Array, "B A"] | Int[Array, "B"], cut_off: bool
+    network: Network, states: Float[Array, "B D"], wanted: Float[Array, "B A"] | Int[Array, "B"], cut_off: bool
 ) -> Float[Array, "B"]:
     """The negative log-likelihood of what each row wants."""
     outputs = network(states)

@@ -295,17 +295,18 @@ def new_networks(
     both, transition = state_width + action_width, 2 * state_width + action_width
     member = config.members
     return Networks(
-        change=_perceptron(member, (both, *config.hidden, 2 * state_width), change),
+        change=new_perceptron(member, (both, *config.hidden, 2 * state_width), change),
         linear=jnp.zeros((member, both, state_width)) if config.linear_part else None,
         greatest_log_variance=jnp.full((member, 1, state_width), 0.5),
         least_log_variance=jnp.full((member, 1, state_width), -10.0),
-        reward=_perceptron(member, (transition, *config.reward_hidden, 1), reward),
-        termination=_perceptron(member, (transition, *config.reward_hidden, 1), termination) if ends else None,
-        jump=_perceptron(member, (transition, *config.reward_hidden, 2), jump) if jumps else None,
+        reward=new_perceptron(member, (transition, *config.reward_hidden, 1), reward),
+        termination=new_perceptron(member, (transition, *config.reward_hidden, 1), termination) if ends else None,
+        jump=new_perceptron(member, (transition, *config.reward_hidden, 2), jump) if jumps else None,
     )
 
 
-def _perceptron(members: int, sizes: tuple[int, ...], key: Array) -> Perceptron:
+def new_perceptron(members: int, sizes: tuple[int, ...], key: Array) -> Perceptron:
+    """Untrained networks with layers of these sizes, each member with weights of its own."""
     keys = jax.random.split(key, len(sizes) - 1)
     shapes = list(pairwise(sizes))
     weights = [

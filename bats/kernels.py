@@ -161,6 +161,16 @@ def improve_policy(
 
 
 @compiled
+def mark_reached(starts: Array, following: Array, reached: Array) -> None:
+    """Marks every state that a walk from one of the starts comes through, itself included; each is visited once."""
+    for start in starts:
+        state = start
+        while not reached[state]:
+            reached[state] = True
+            state = following[state]
+
+
+@compiled
 def choose_edges(states: Array, uniforms: Array, first_edge: Array, cumulative: Array, chosen: Array) -> None:
     """Draws an edge for each walker: the first one of its state whose cumulative share exceeds its uniform number."""
     for walker in range(len(states)):

@@ -179,11 +179,8 @@ class Policy:
 
     def _outputs(self, table: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n _"]:
         # standardised in the precision they came in: large numbers with small differences keep their digits
-        hidden = ((table - self.mean) / self.deviation).astype(np.float32)
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            hidden = hidden @ weight + bias
-            hidden *= _sigmoid(hidden)
-        return hidden @ self.weights[-1] + self.biases[-1]
+        standardised = ((table - self.mean) / self.deviation).astype(np.float32)
+        return through_layers(self.weights, self.biases, standardised)
 
     def _table(self, observation: ArrayLike) -> tuple[Float[np.ndarray, "n D"], bool]:
         """Observations as rows, and whether there were many."""
@@ -195,6 +192,19 @@ class Policy:
         if not np.isfinite(table).all():
             raise SettingError("Observations must be finite.")
         return table, numbers.ndim == 2
+
+
+def through_layers(
+    weights: tuple[Float[np.ndarray, "_ _"], ...],
+    biases: tuple[Float[np.ndarray, "_"], ...],
+    inputs: Float[np.ndarray, "n D"],
+) -> Float[np.ndarray, "n _"]:
+    """What a network of fully connected layers with smooth activations makes of its inputs, in plain NumPy."""
+    hidden = inputs
+    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+        hidden = hidden @ weight + bias
+        hidden *= _sigmoid(hidden)
+    return hidden @ weights[-1] + biases[-1]
 
 
 def _sigmoid(values: Float[np.ndarray, "n h"]) -> Float[np.ndarray, "n h"]:

@@ -258,7 +258,7 @@ def test_the_policy_answers_as_the_network_that_was_trained() -> None:
     states = some_states(1000)
     actions = np.tanh(np.random.default_rng(3).normal(size=(1000, 2)))
     policy = clone(expert_rows(actions, states), replace(QUICK, updates=100), seed=0)
-    network = cloning._Network(
+    network = cloning.Network(
         tuple(jnp.asarray(weight) for weight in policy.weights), tuple(jnp.asarray(bias) for bias in policy.biases)
     )
     raw = eqx.filter_jit(network)(jnp.asarray((states - policy.mean) / policy.deviation, jnp.float32))
