@@ -22,8 +22,8 @@ from jaxtyping import Float, Int
 
 from bats.bounds import Bounds, Doubts, sandwich
 from bats.errors import SettingError
-from bats.evidence import RESOLUTION, Evidence, Factors
-from bats.following import follow
+from bats.evidence import Evidence, Factors
+from bats.following import follow, joined
 from bats.kernels import NO_EDGE
 from bats.mdp import NO_STITCH, TabularMDP
 from bats.policy import Policy
@@ -40,12 +40,12 @@ NEGLIGIBLE = 0.05
 class CertificateConfig:
     """How sure a certificate is to be, and of what."""
 
-    confidence: float = 0.95
+    confidence: float = 0.9
     """share of the walks for which all claims on their way must be true"""
     reward_range: tuple[float, float] | None = None
     """least and greatest reward that can be; None: the log's own, which knows nothing of rewards it never saw"""
     steps: int = 20
-    """actions that the cloned policy is followed for at a time"""
+    """most actions that the cloned policy is followed for at a time"""
     anchors: int = 8000
     """states that it is followed from: the starts, and others on the policy's way"""
 
@@ -92,12 +92,14 @@ def certify(
     doubts = find_doubts(mdp, used, evidence, disputed, factors)
     graph = sandwich(mdp, replace(doubts, reward_range=config.reward_range), policy=policy)
 
-    followed = measure_reliability(replace(evidence, tolerance=math.inf), np.array([config.steps]), seed=seed)
-    clone_factors = followed.factors(config.confidence, steps / config.steps)
-    nodes = _anchors(mdp, policy, config.anchors, seed)
-    chain = follow(clone, mdp.states[nodes], evidence, clone_factors, gamma=mdp.gamma, steps=config.steps)
+    anchors = _anchors(mdp, policy, config.anchors, seed)
+    states = mdp.states[anchors]
+    stretches = follow(clone, states, evidence, gamma=mdp.gamma, steps=config.steps)
+    followed = measure_reliability(evidence, stretches.length, seed=seed)
+    clone_factors = followed.factors(config.confidence, steps / float(stretches.length.mean()))
+    chain = joined(stretches, clone, states, evidence, clone_factors)
     lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
-    lower[nodes], upper[nodes] = chain.bounds(graph.floor, graph.ceiling)
+    lower[anchors], upper[anchors] = chain.bounds(graph.floor, graph.ceiling)
     return Certificate(graph, replace(graph, lower=lower, upper=upper), factors, clone_factors)
 
 
@@ -122,7 +124,7 @@ def find_doubts(
     paid[stitch, step] = mdp.reward[edge][:, None] + np.stack([-off, off], axis=-1)
 
     last = np.flatnonzero(last_edges(mdp)[edge])
-    reach = factors.landing * np.maximum(stitch_errors(mdp)[used], RESOLUTION)
+    reach = factors.reach(stitch_errors(mdp)[used])
     places = evidence.around(mdp.states[mdp.target[edge[last]]], reach)
     landing[used] = evidence.spread(places)
     there = evidence.paid(mdp.states[mdp.source[edge[last]]], mdp.action[edge[last]], places)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bats.attempts import Learned
 from bats.calibration import LocalError
@@ -26,14 +26,18 @@ RESOLUTION = 1e-3
 
 @dataclass(frozen=True)
 class Factors:
-    """What claims are multiplied by to be trusted."""
+    """What the claims of plans are multiplied by to be trusted."""
 
     landing: float
-    """those about where actions lead"""
+    """those about where they end"""
     reward: float
     """those about what they pay"""
     windows: int
     """held-out plans that they were found with"""
+
+    def reach(self, claimed: Float[np.ndarray, "C"]) -> Float[np.ndarray, "C"]:
+        """How far off plans may end that claim so much."""
+        return self.landing * np.maximum(claimed, RESOLUTION)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +75,16 @@ class Evidence:
             reward_span=float(np.ptp(held_out.rewards)),
         )
 
-    def claimed_landing(
-        self, ends: Float[np.ndarray, "M C D"], acted_in: Float[np.ndarray, "C K m"], length: Int[np.ndarray, "C"]
-    ) -> Float[np.ndarray, "C"]:
-        """How far from the members' mean a plan may end, by its members and by held-out rows along its way."""
+    def disagreement(self, ends: Float[np.ndarray, "M C D"]) -> Float[np.ndarray, "C"]:
+        """How far from their mean the members are, as many of them as are asked."""
         embed = self.learned.metric.embed
-        apart = np.linalg.norm(np.asarray(embed(ends)) - np.asarray(embed(ends.mean(axis=0))), axis=2).T
-        claimed = error_of(apart, self.quantile)
+        apart = np.linalg.norm(np.asarray(embed(ends)) - np.asarray(embed(ends.mean(axis=0))), axis=2)
+        return error_of(apart.T, self.quantile)
+
+    def local(self, acted_in: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n"]:
+        """How wrong one step usually is near embedded states; 0 where stitches were not judged by that either."""
         local = self.learned.local_error
-        return claimed if local is None else claimed + local.along(acted_in, length)
+        return np.zeros(len(acted_in)) if local is None else local.near(acted_in)
 
     def claimed_reward(
         self, dispute: Float[np.ndarray, "n"], acted_in: Float[np.ndarray, "n m"]

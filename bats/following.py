@@ -1,13 +1,14 @@
 """Bounds on a policy that acts everywhere, by following it in the model for as long as the model is good for.
 
-From each of many states that the log or the graph knows, the policy acts for a few steps in the model. Where it comes
-to be is near another one of the states, and from there it is known how it goes on. So its value is that of a chain,
+From each of many states that the log or the graph knows, the policy acts in the model, until its claimed error would
+reach the tolerance of stitches. Where it comes to be, other ones of these states are near, and from there it is known
+how it goes on. So its value is that of a chain: after k steps from s,
 
-    V(s) = what the stretch earns + gamma^k ( V(nearest state) ± landing )
+    V(s) >= what they earn at least + gamma^k ( V(t) - d(end, t) - reach )      for every state t near the end
 
-where landing is how far the value may differ: the distance of the two places by the value metric, and how far from
-there the stretch may truly end. The model is never asked for more than k steps at a time. Where a stretch ends in a
-place that is strange to the log, nothing is known.
+where d is the metric of value and reach how far by it the stretch may truly end from where the model says. The best of
+all t is taken, and the same for the upper bound. Where a stretch ends in a place that is strange to the log and to
+these states, nothing is known.
 """
 
 from __future__ import annotations
@@ -22,76 +23,114 @@ from scipy.spatial import cKDTree
 
 from bats.attempts import LIKELY
 from bats.dynamics import Dynamics, Predictor, one_hot
-from bats.evidence import RESOLUTION, Evidence, Factors
+from bats.evidence import Evidence, Factors
 from bats.policy import Policy
 
+NEAREST = 16
+"""states near the end of a stretch that it may go on from"""
 ROUNDING = 1e-9
 """bounds that change by less than this share of all that is possible have settled"""
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Stretches of a policy's actions from some states, each ending near another of them."""
+    """Stretches of a policy's actions from some states, each ending near others of them."""
 
-    target: Int[np.ndarray, "n"]
-    """the state nearest to where each stretch ends"""
+    near: Int[np.ndarray, "n N"]
+    """states near the end of each stretch"""
+    apart: Float[np.ndarray, "n N"]
+    """how much the value may differ between the end and each of them; infinite where nothing is known"""
     discount: Float[np.ndarray, "n"]
     """of what comes after; 0 where the stretch ends the episode"""
     reward: Float[np.ndarray, "n 2"]
     """the least and greatest that each may earn, discounted"""
-    landing: Float[np.ndarray, "n"]
-    """how much the value may differ between where it ends and the target; infinite where nothing is known"""
 
     def bounds(self, floor: float, ceiling: float) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
         """What the policy is worth at least and at most in each state."""
-        apart = ceiling - floor
-        cost = self.discount * np.minimum(self.landing, apart)
-        low, high = np.nan_to_num(self.reward, posinf=2 * apart + ceiling, neginf=floor - 2 * apart).T
-        lower, upper = np.full((2, len(cost)), [[floor], [ceiling]])
+        possible = ceiling - floor
+        apart = np.minimum(self.apart, possible)
+        low, high = np.nan_to_num(self.reward, posinf=2 * possible + ceiling, neginf=floor - 2 * possible).T
+        lower, upper = np.full((2, len(low)), [[floor], [ceiling]])
         change = math.inf
-        while change > ROUNDING * apart:
+        while change > ROUNDING * possible:
             before = lower, upper
-            lower = np.clip(low - cost + self.discount * lower[self.target], floor, ceiling)
-            upper = np.clip(high + cost + self.discount * upper[self.target], floor, ceiling)
+            lower = np.clip(low + self.discount * (lower[self.near] - apart).max(axis=1), floor, ceiling)
+            upper = np.clip(high + self.discount * (upper[self.near] + apart).min(axis=1), floor, ceiling)
             change = max(float(np.abs(new - old).max()) for new, old in zip((lower, upper), before, strict=True))
         return lower, upper
 
 
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """What a policy does in the model from some states, for as long as the model's word is good."""
+
+    place: Float[np.ndarray, "n D"]
+    """where each comes to be, in the mean of the members"""
+    length: Int[np.ndarray, "n"]
+    claimed: Float[np.ndarray, "n"]
+    """how far from there it may be"""
+    discount: Float[np.ndarray, "n"]
+    """of what comes after; 0 where the episode has ended"""
+    earned: Float[np.ndarray, "n"]
+    """on the way, discounted"""
+    off: Float[np.ndarray, "n"]
+    """how much more or less that may be, by its own claim"""
+
+
 def follow(
-    policy: Policy,
-    states: Float[np.ndarray, "n D"],
-    evidence: Evidence,
-    factors: Factors,
-    *,
-    gamma: float,
-    steps: int,
-) -> Chain:
-    """Lets the policy act in the model from every state, each member going its own way."""
-    dynamics, embed = evidence.learned.dynamics, evidence.learned.metric.embed
-    here = np.repeat(states[None].astype(np.float32), dynamics.member_count, axis=0)
-    weight, earned, off = np.ones(len(states)), np.zeros(len(states)), np.zeros(len(states))
-    acted_in = np.zeros((len(states), steps, np.asarray(embed(states[:1])).shape[1]))
+    policy: Policy, states: Float[np.ndarray, "n D"], evidence: Evidence, *, gamma: float, steps: int
+) -> Stretches:
+    """Lets the policy act in the model from every state, each member going its own way.
+
+    A stretch ends after so many steps, with the episode, or before the step with which its claimed error would reach
+    the tolerance; one step is always made.
+    """
+    embed, members = evidence.learned.metric.embed, evidence.learned.dynamics.member_count
+    here = np.repeat(states[None].astype(np.float32), members, axis=0)
+    weight, running = np.ones(len(states)), np.ones(len(states), dtype=bool)
+    earned, off, local, claimed = np.zeros((4, len(states)))
     length = np.zeros(len(states), dtype=np.int64)
     for step in range(steps):
-        acted_in[:, step] = embed(here.mean(axis=0))
-        after, paid, ends = _stepped(dynamics, policy, here)
-        earned += weight * paid.mean(axis=0)
-        off += weight * evidence.claimed_reward(np.abs(paid - paid.mean(axis=0)).max(axis=0), acted_in[:, step])
-        running = weight > 0
-        length += running
+        acted_in = np.asarray(embed(here.mean(axis=0)))
+        after, paid, ends = _stepped(evidence.learned.dynamics, policy, here)
+        here_local = local + evidence.local(acted_in)
+        claim = evidence.disagreement(after) + here_local
+        running &= (claim < evidence.tolerance) | (step == 0)
+        earned += np.where(running, weight * paid.mean(axis=0), 0.0)
+        dispute = np.abs(paid - paid.mean(axis=0)).max(axis=0)
+        off += np.where(running, weight * evidence.claimed_reward(dispute, acted_in), 0.0)
         here = np.where(running[:, None], after, here)
-        weight = np.where(ends, 0.0, gamma * weight)
-    place = here.mean(axis=0)
-    spread = factors.reward * off if math.isfinite(factors.reward) else np.full(len(off), np.inf)
-    target = cKDTree(np.asarray(embed(states))).query(np.asarray(embed(place)), workers=-1)[1]
-    landing = np.full(len(states), np.inf)
-    known = policy.strangeness(place) <= 1
+        local, claimed = np.where(running, here_local, local), np.where(running, claim, claimed)
+        length += running
+        weight = np.where(running, np.where(ends, 0.0, gamma * weight), weight)
+        running &= ~ends
+        if not running.any():
+            break
+    return Stretches(here.mean(axis=0), length, claimed, weight, earned, off)
+
+
+def joined(
+    stretches: Stretches, policy: Policy, states: Float[np.ndarray, "n D"], evidence: Evidence, factors: Factors
+) -> Chain:
+    """The stretches as a chain: each goes on from the states nearest to its end, if its claims times the factors hold.
+
+    Nothing is known where the end is strange to the log and to the states, or where even one step claims too much.
+    """
+    embed, value = evidence.learned.metric.embed, evidence.value_metric.embed
+    tree = cKDTree(np.asarray(embed(states)))
+    places = np.asarray(embed(stretches.place))
+    distance, near = tree.query(places, k=np.arange(1, min(NEAREST, len(states)) + 1), workers=-1)
+    spread, apart = np.full(len(states), np.inf), np.full(near.shape, np.inf)
     if math.isfinite(factors.landing):
-        claimed = evidence.claimed_landing(here, acted_in, length)
-        around = evidence.around(place, factors.landing * np.maximum(claimed, RESOLUTION))
-        beside = evidence.value_metric.embed(place) - evidence.value_metric.embed(states[target].astype(np.float32))
-        landing[known] = (np.linalg.norm(np.asarray(beside), axis=1) + evidence.spread(around))[known]
-    return Chain(target, weight, np.stack([earned - spread, earned + spread], axis=-1), landing)
+        spread = factors.reward * stretches.off
+        familiar = (policy.strangeness(stretches.place) <= 1) | (distance[:, 0] <= policy.usual_distance)
+        known = familiar & (stretches.claimed < evidence.tolerance)
+        around = evidence.around(stretches.place[known], factors.reach(stretches.claimed[known]))
+        fares, ends = np.asarray(value(states.astype(np.float32))), np.asarray(value(stretches.place))
+        beside = np.linalg.norm(fares[near] - ends[:, None], axis=2)
+        apart[known] = beside[known] + evidence.spread(around)[:, None]
+    reward = stretches.earned[:, None] + np.stack([-spread, spread], axis=-1)
+    return Chain(near, apart, stretches.discount, reward)
 
 
 def _stepped(

@@ -142,6 +142,13 @@ class Policy:
         share = self.familiar.distance(table) / self.familiar.limit
         return share if many else share[0, ...]
 
+    @property
+    def usual_distance(self) -> float:
+        """How far from a sample of the log all but 1% of the log's states lie, in the metric's units."""
+        if self.familiar is None:
+            raise SettingError("This policy was saved without a sample of the log, so nothing is strange to it.")
+        return self.familiar.limit
+
     def distribution(
         self, observations: Float[np.ndarray, "n D"]
     ) -> tuple[Float[np.ndarray, "n A"], Float[np.ndarray, "n A"]]:

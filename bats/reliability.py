@@ -5,7 +5,7 @@ stitch, in where they end and in what they earn. What truly happened is known, s
 too. Windows that no stitch would have been made of, as their claimed error exceeds the tolerance, are left out.
 
 A walk of the policy takes many stitches, and all of their claims must be true at once: with n of them each true with
-probability q, all are with q^n. So a walk that is to be right with 95% needs the quantile 0.95^(1/n) of the ratios.
+probability q, all are with q^n. So a walk that is to be right with 90% needs the quantile 0.9^(1/n) of the ratios.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def measure_reliability(evidence: Evidence, lengths: Int[np.ndarray, "C"], *, se
     expected = visited.mean(axis=0)
     before = np.concatenate([rows.observations[first][:, None], expected[:, :-1]], axis=1)
     acted_in = np.asarray(learned.metric.embed(before))
-    claimed = evidence.claimed_landing(visited[:, :, -1], acted_in, length)
-    claimed_reward = np.zeros(acting.shape)
+    local, claimed_reward = np.zeros((2, *acting.shape))
+    local[acting] = evidence.local(acted_in[acting])
+    claimed = evidence.disagreement(visited[:, :, -1]) + local.sum(axis=1)
     dispute = np.abs(paid - paid.mean(axis=0)).max(axis=0)
     claimed_reward[acting] = evidence.claimed_reward(dispute[acting], acted_in[acting])
     missed = learned.metric.embed(expected[:, -1]) - learned.metric.embed(rows.next_observations[row[:, -1]])
