@@ -65,6 +65,7 @@ ORDER = (
     "stitch",
     "config",
     "pipeline",
+    "studies",
     "progress",
     "cli_output",
     "cli_export",
@@ -72,6 +73,7 @@ ORDER = (
     "cli_fit",
     "cli_evaluate",
     "cli_report",
+    "cli_benchmark",
     "cli",
 )
 """a module may import from those before it"""
@@ -88,6 +90,7 @@ NEURAL = (
     "stitch",
     "config",
     "pipeline",
+    "studies",
     "cli_fit",
 )
 """the modules that may need JAX"""
