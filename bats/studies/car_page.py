@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bats.episodes import counted
 from bats.report_page import Figure, Page, Section, Table, Tile, plain_numbers, write_page
 from bats.report_plots import titled
 from bats.studies.car_findings import Findings, LowerBound, VariantFindings
@@ -20,13 +21,13 @@ def write_car_page(found: Findings, path: Path) -> None:
     tiles = (
         Tile("BATS, then cloning", f"{returns['bats']:.1f}", "mean return; 90 counts as solved", main=True),
         Tile("the expert", f"{returns['expert']:.1f}", "who drove 5 of the log's 25 episodes"),
-        Tile("cloning the log", f"{returns['plain']:.1f}", "the same network without stitching"),
+        Tile("cloning the log", f"{returns['plain']:.2f}", "the same network without stitching"),
     )
     figures = (_actions(found), _phase_plane(found), _value_errors(found.variants), _lower_bound(found.bound))
     rows = tuple((figure.name, f"{figure.value:.6g}", figure.unit) for figure in found.figures())
     page = Page(
         title="Mountain car",
-        subtitle=f"{seeds} seeds, {episodes} episodes each, discount {found.settings['gamma']:g}",
+        subtitle=f"{counted(seeds, 'seed')}, {counted(episodes, 'episode')} each, discount {found.settings['gamma']:g}",
         tiles=tiles,
         sections=(
             Section("The walk and its values", figures=figures),

@@ -165,7 +165,7 @@ def _lower_bound(bound: LowerBound) -> list[str]:
         chart.clip(),
         *chart.frame(
             "Lower bound on the value",
-            f"of the graph's policy in logged states; at the starts {bound.start_lower:.1f} of {bound.start_value:.1f}",
+            f"of the graph's policy, errors estimated; at the starts {bound.start_lower:.1f} of {bound.start_value:.1f}",
             Axis("position", ticks(*POSITIONS)),
             Axis("velocity", ticks(*VELOCITIES)),
         ),

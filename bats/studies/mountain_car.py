@@ -182,10 +182,8 @@ def _claim(out: Path, log: Dataset) -> None:
 
 
 def _fitted(out: Path, log: Dataset, variant: Variant, seed: int, model: Model | None, report: Reporter) -> Result:
-    def told(stage: str, done: int, total: int) -> None:
-        report(f"{variant.name}, seed {seed}: {stage}", done, total)
-
-    return fit(log, variant.config, seed=seed, folder=out / f"{variant.name}-{seed}", model=model, report=told)
+    told, folder = _called(f"{variant.name}, seed {seed}", report), out / f"{variant.name}-{seed}"
+    return fit(log, variant.config, seed=seed, folder=folder, model=model, report=told)
 
 
 def _plain_clone(out: Path, log: Dataset, config: CloningConfig, seed: int, report: Reporter) -> Policy:
@@ -197,10 +195,7 @@ def _plain_clone(out: Path, log: Dataset, config: CloningConfig, seed: int, repo
         if {name: policy.card.get(name) for name in wanted} != wanted:
             raise OutputError(f"{path} was cloned under other settings; choose another folder.")
         return policy
-
-    def told(stage: str, done: int, total: int) -> None:
-        report(f"whole log, seed {seed}: {stage}", done, total)
-
+    told = _called(f"whole log, seed {seed}", report)
     episode = np.cumsum(log.episode_ends) - log.episode_ends
     policy = clone(logged_rows(log, np.arange(len(log)), episode), config, seed=seed, report=told)
     save_policy(policy, path)
@@ -209,8 +204,10 @@ def _plain_clone(out: Path, log: Dataset, config: CloningConfig, seed: int, repo
 
 def _judged(variant: Variant, result: Result, log: Dataset, config: StudyConfig, report: Reporter) -> VariantFindings:
     """Walks from states of hopeless episodes, and values of states on the policy's walks."""
-    errors = value_errors(result, states_on_walks(result, config.value_states, seed=0), report=report)
-    tracks = follow(result, _hopeless_states(log, config.walks), report=report)
+    states, told = states_on_walks(result, config.value_states, seed=0), _called(f"{variant.name}, values", report)
+    errors = value_errors(result, states, report=told)
+    told = _called(f"{variant.name}, walks", report)
+    tracks = follow(result, _hopeless_states(log, config.walks), report=told)
     arriving = [track for track in tracks if track.arrives]
     raw, metric = distances(arriving), distances(arriving, result.metric)
     return VariantFindings(
@@ -264,6 +261,15 @@ def _settings(log: Dataset, config: StudyConfig) -> dict[str, object]:
         "gamma": config.variants[0].config.gamma,
         "variants": {variant.name: asdict(variant.config) for variant in config.variants},
     }
+
+
+def _called(name: str, report: Reporter) -> Reporter:
+    """A reporter whose stages carry a name of their own: the time left is told for each."""
+
+    def told(stage: str, done: int, total: int) -> None:
+        report(f"{name}: {stage}", done, total)
+
+    return told
 
 
 class _Steps:

@@ -98,7 +98,7 @@ class Chart:
         wide, high = size[0] / (self.across[1] - self.across[0]), size[1] / (self.upwards[1] - self.upwards[0])
         wide, high = wide * self.width + 0.4, high * self.height + 0.4  # a little more, or seams would be seen
         parts = []
-        for number in np.unique(shade):
+        for number in np.unique(shade).tolist():
             path = "".join(
                 f"M{x:g} {y:g}h{wide:.1f}v{-high:.1f}h{-wide:.1f}z" for x, y in self.places(corners[shade == number])
             )
