@@ -159,13 +159,14 @@ def _bent(error: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
 def _lower_bound(bound: LowerBound) -> list[str]:
     chart = Chart(COLUMNS[1], ROWS[1], WIDE - 62, HIGH, POSITIONS, VELOCITIES)
     low, high = float(bound.values.min()), float(bound.values.max())
+    at_starts = f"{bound.start_lower:.1f} of {bound.start_value:.1f} at the starts"
     share = (bound.values - low) / max(high - low, 1e-12)
     shade = np.minimum(share * SHADE_COUNT, SHADE_COUNT - 1).astype(np.int64)
     parts = [
         chart.clip(),
         *chart.frame(
             "Lower bound on the value",
-            f"of the graph's policy, errors estimated; at the starts {bound.start_lower:.1f} of {bound.start_value:.1f}",
+            f"of the graph's policy, by estimated errors; {at_starts}",
             Axis("position", ticks(*POSITIONS)),
             Axis("velocity", ticks(*VELOCITIES)),
         ),

@@ -89,13 +89,9 @@ def logged_path(log: Dataset, row: int) -> Float[np.ndarray, "n 2"]:
 
 
 def follow(result: Result, first_states: Int[np.ndarray, "n"], *, report: Reporter = silent) -> list[Track]:
-    """The graph's walks from some states, replayed and rolled out; states where nothing is to be done are left out."""
+    """The graph's walks from some states, in their order, replayed and rolled out; each must have an action to take."""
     mdp = result.mdp
     walks = walk(mdp, result.solution.policy, first_states, EPISODE_STEPS)
-    moving = walks.length > 0
-    walks, first_states = Walks(walks.edge[moving]), first_states[moving]
-    if len(first_states) == 0:
-        return []
     replays = replayed(mdp, walks, first_states, report=report)
     imagined = rolled_out(result.model.dynamics, mdp, walks, first_states)
     tracks = []
