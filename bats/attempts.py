@@ -6,11 +6,11 @@ near the plan. It must be below the tolerance, and it is what the stitch is char
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bats.calibration import LocalError
 from bats.candidates import Candidates
@@ -63,6 +63,7 @@ def attempt(
         again = _plan(problems.with_length(length).some(rows), learned, config, tolerance=tolerance, seed=seed)
         plans = plans.replaced(rows, again)
         verdict = judge.verdict(problems, plans, length)
+    plans = judge.paid_as_they_end(problems, plans, length)
     tried = Attempts(candidates.source, candidates.target, length, candidates.gap, verdict.error, verdict.outcome)
     return tried, _stitches(tried, plans, verdict.model_error, mdp)
 
@@ -100,27 +101,50 @@ class _Judge:
         outcome = np.full(len(missed), Outcome.ACCEPTED, dtype=np.int8)
         outcome[missed + model_error >= self.tolerance] = Outcome.DOUBTED
         outcome[missed >= self.tolerance] = Outcome.MISSED
-        outcome[self._ends(problems, plans, acted_in, length)] = Outcome.ENDED
+        outcome[self._ends(problems, plans, length)] = Outcome.ENDED
         outcome[~np.isfinite(plans.distance).all(axis=1)] = Outcome.RAN_AWAY
         return _Verdict(missed + model_error, model_error, outcome)
 
-    def _ends(
-        self, problems: Problems, plans: Plans, acted_in: Float[np.ndarray, "C K D"], length: Int[np.ndarray, "C"]
-    ) -> Bool[np.ndarray, "C"]:
+    def _ends(self, problems: Problems, plans: Plans, length: Int[np.ndarray, "C"]) -> Bool[np.ndarray, "C"]:
         """Whether any elite expects the task to end before the target, or in a target that goes on."""
         dynamics = self.learned.dynamics
-        count, longest = plans.action.shape[:2]
         if not isinstance(dynamics, Dynamics) or dynamics.networks.termination is None:
-            return np.zeros(count, dtype=bool)
-        last = np.arange(longest) == length[:, None] - 1
-        arrived = np.where(last[:, :, None], problems.target[:, None], plans.state)
-        flat = [
+            return np.zeros(len(length), dtype=bool)
+        steps = _everyone(dynamics, problems, plans, length)
+        likely = np.asarray(dynamics.termination(*steps).max(axis=0)).reshape(plans.action.shape[:2]) > LIKELY
+        asked = np.arange(plans.action.shape[1]) < length[:, None]
+        return np.any(likely & asked & ~self._last_that_ends(plans, length), axis=1)
+
+    def paid_as_they_end(self, problems: Problems, plans: Plans, length: Int[np.ndarray, "C"]) -> Plans:
+        """The plans, paid for their steps that go on as such: what only an end pays is not paid in part before it."""
+        dynamics = self.learned.dynamics
+        if not isinstance(dynamics, Dynamics) or not dynamics.jumps_end:
+            return plans
+        steps = _everyone(dynamics, problems, plans, length)
+        going_on = np.moveaxis(np.asarray(dynamics.reward_going_on(*steps)), 0, 1).reshape(plans.reward.shape)
+        ends = self._last_that_ends(plans, length)
+        return replace(plans, reward=np.where(ends[:, :, None], plans.reward, going_on))
+
+    def _last_that_ends(self, plans: Plans, length: Int[np.ndarray, "C"]) -> Bool[np.ndarray, "C K"]:
+        last = np.arange(plans.action.shape[1]) == length[:, None] - 1
+        return last & self.may_end[:, None]
+
+
+def _everyone(
+    dynamics: Dynamics, problems: Problems, plans: Plans, length: Int[np.ndarray, "C"]
+) -> tuple[Float[Array, "M CK D"], Float[Array, "M CK A"], Float[Array, "M CK D"]]:
+    """Every step of the plans by its mean states, once for each elite; the last one leads to the target."""
+    count, longest = plans.action.shape[:2]
+    last = np.arange(longest) == length[:, None] - 1
+    acted_in = np.concatenate([problems.source[:, None], plans.state[:, :-1]], axis=1)
+    arrived = np.where(last[:, :, None], problems.target[:, None], plans.state)
+    states, actions, after = (
+        jnp.broadcast_to(flat, (dynamics.member_count, *flat.shape))
+        for flat in (
             jnp.asarray(part.reshape(count * longest, -1), jnp.float32) for part in (acted_in, plans.action, arrived)
-        ]
-        everyone = [jnp.broadcast_to(part, (dynamics.member_count, *part.shape)) for part in flat]
-        likely = np.asarray(dynamics.termination(*everyone).max(axis=0)).reshape(count, longest) > LIKELY
-        asked = np.arange(longest) < length[:, None]
-        return np.any(likely & asked & ~(last & self.may_end[:, None]), axis=1)
+        )
+    )
+    return states, actions, after
 
 
 def _problems(mdp: TabularMDP, candidates: Candidates, action_count: int | None) -> Problems:

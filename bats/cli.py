@@ -17,6 +17,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from bats.cli_benchmark import Benchmark, run_benchmark
 from bats.cli_evaluate import Evaluate, run_evaluate
 from bats.cli_export import Export, run_export
 from bats.cli_output import print_facts, print_line, print_validation, print_written
@@ -144,9 +145,10 @@ Command = (
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
-Parsed = Validate | Fit[SettingsLater] | Solve | Evaluate | Report | Export | Data
+Parsed = Validate | Fit[SettingsLater] | Solve | Evaluate | Report | Export | Benchmark | Data
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     out, told = Console(), Console(stderr=True)
     fitting = arguments[:1] == ["fit"]
+    resumed = arguments[:1] in (["fit"], ["benchmark"])
     try:
         if fitting:
             _fit(_parsed_fit(arguments[1:]), out, told)
@@ -166,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told.print(Text.assemble(("error: ", "bold red"), str(error)))
         return 2
     except KeyboardInterrupt:
-        more = "; the same command goes on after the last finished round or checkpoint" if fitting else ""
+        more = "; the same command goes on after the last finished round or checkpoint" if resumed else ""
         told.print(f"interrupted; nothing was left half written{more}")
         return 130
     except BrokenPipeError:  # whoever was reading has seen enough
@@ -213,6 +216,8 @@ def _run(command: Parsed, out: Console, told: Console) -> int:
             run_report(command, out)
         case Export():
             run_export(command, out)
+        case Benchmark():
+            run_benchmark(command, out, told)
         case Data(Collect(task="list")):
             print_facts("tasks", {task.name: task.summary for task in TASKS}, out)
         case Data(Collect() as wanted):

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.spatial import cKDTree
 
+from bats.dataset import Dataset
 from bats.errors import DataError, SettingError
 from bats.kernels import NO_EDGE
 from bats.mdp import LOGGED, TabularMDP
@@ -128,6 +129,30 @@ def demonstrate(
         share=share[: len(own)],
         kept=kept[: len(own)],
         cut=float(cut),
+    )
+
+
+def logged_rows(log: Dataset, rows: Int[np.ndarray, "n"], group: Int[np.ndarray, "n"]) -> Demonstrations:
+    """Rows of a log as they are, each counting the same: what cloning has to learn from without stitching.
+
+    `group` says which of them belong together when some are held back.
+    """
+    one = np.ones(1)
+    numbers = log.actions if log.action_count is None else np.empty((1, 0))
+    return Demonstrations(
+        states=log.observations[rows],
+        actions=log.actions[rows],
+        weights=np.full(len(rows), 1 / len(rows)),
+        group=group,
+        low=numbers.min(axis=0),
+        high=numbers.max(axis=0),
+        action_count=log.action_count,
+        start=np.zeros(1, dtype=np.int64),
+        start_weights=one,
+        returns=one,
+        share=one,
+        kept=one > 0,
+        cut=0.0,
     )
 
 

@@ -190,6 +190,8 @@ class Dynamics(eqx.Module):
     """number of discrete actions, which enter one-hot"""
     jumps: Scale | None = None
     """of the exceptional rewards, where the log has any"""
+    jumps_end: bool = eqx.field(static=True, default=False)
+    """every exceptional reward of the log came with the end of its episode"""
 
     @property
     def member_count(self) -> int:
@@ -208,13 +210,24 @@ class Dynamics(eqx.Module):
     ) -> Float[Array, "M B"]:
         """Expected reward of each transition, by each member."""
         transition = self._transition(states, actions, after)
-        raw = self.networks.reward(transition)
-        ordinary = self.rewards.restore(jax.nn.sigmoid(raw) if self.binary_reward else raw)[..., 0]
+        ordinary = self._ordinary(transition)
         if self.networks.jump is None or self.jumps is None:
             return ordinary
         log_odds, amount = jnp.split(self.networks.jump(transition), 2, axis=-1)
         exceptional = self.jumps.restore(amount)[..., 0]
         return ordinary + jax.nn.sigmoid(log_odds[..., 0]) * (exceptional - ordinary)
+
+    def reward_going_on(
+        self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
+    ) -> Float[Array, "M B"]:
+        """The same of transitions that are known not to end the task.
+
+        Where only an end is paid exceptionally, these are not, however near the end they come: a few per cent of a
+        goal's reward, expected a step too early, would be a gift, as the goal is paid in full afterwards.
+        """
+        if self.jumps_end:
+            return self._ordinary(self._transition(states, actions, after))
+        return self.reward(states, actions, after)
 
     def termination(
         self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]
@@ -227,6 +240,10 @@ class Dynamics(eqx.Module):
     def encode_actions(self, actions: Actions) -> Float[Array, "B A"]:
         """Actions as the networks take them: numbers as they are, discrete ones one-hot."""
         return jnp.asarray(one_hot(actions, self.action_count), dtype=jnp.float32)
+
+    def _ordinary(self, transition: Float[Array, "M B inward"]) -> Float[Array, "M B"]:
+        raw = self.networks.reward(transition)
+        return self.rewards.restore(jax.nn.sigmoid(raw) if self.binary_reward else raw)[..., 0]
 
     def _transition(
         self, states: Float[Array, "M B D"], actions: Float[Array, "M B A"], after: Float[Array, "M B D"]

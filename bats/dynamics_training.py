@@ -168,7 +168,17 @@ def untrained(dataset: Dataset, split: Split, config: DynamicsConfig, *, seed: i
         jumps=jumps is not None,
     )
     states = _scale(dataset.observations[rows])
-    model = Dynamics(networks, states, _scale(actions), _scale(change), ordinary, binary, dataset.action_count, jumps)
+    model = Dynamics(
+        networks,
+        states=states,
+        actions=_scale(actions),
+        changes=_scale(change),
+        rewards=ordinary,
+        binary_reward=binary,
+        action_count=dataset.action_count,
+        jumps=jumps,
+        jumps_end=jumps is not None and bool(dataset.terminations[rows][apart].all()),
+    )
     if networks.linear is None:
         return model
     fitted = _least_squares(model, dataset.observations[rows], actions, change)

@@ -133,6 +133,7 @@ def save_model(model: Model, path: Path) -> None:
         "action_count": dynamics.action_count,
         "terminations": dynamics.networks.termination is not None,
         "exceptional_rewards": dynamics.jumps is not None,
+        "exceptional_rewards_end": dynamics.jumps_end,
     }
     card = facts | {"held_out_rows": len(model.held_out.rewards), "held_out_error": held_out_error(model.held_out)}
     with atomic_path(path.with_suffix(".json"), overwrite=True) as temporary:
@@ -167,6 +168,7 @@ def load_model(path: Path) -> Model:
             binary_reward=bool(facts["binary_reward"]),
             action_count=facts["action_count"],
             jumps=blank_scale(1) if jumps else None,
+            jumps_end=bool(facts.get("exceptional_rewards_end", False)),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DataError("a saved model", f"one that lacks or misnames something ({error})", file=str(path)) from error

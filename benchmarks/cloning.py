@@ -13,11 +13,10 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
 
 from bats.cloning import CloningConfig, clone
 from bats.dataset import Dataset
-from bats.demonstrations import Demonstrations, demonstrate
+from bats.demonstrations import Demonstrations, demonstrate, logged_rows
 from bats.formats import load_dataset
 from bats.pipeline import load_result
 from bats.tasks import collect
@@ -53,7 +52,7 @@ def main() -> None:
 
 def whole(log: Dataset) -> Demonstrations:
     """Every row of a log, each counting the same."""
-    return _shown(log, np.arange(len(log)), np.arange(len(log)) // 1000)
+    return logged_rows(log, np.arange(len(log)), np.arange(len(log)) // 1000)
 
 
 def best(log: Dataset, maze: Maze) -> Demonstrations:
@@ -62,26 +61,7 @@ def best(log: Dataset, maze: Maze) -> Demonstrations:
     earned = log.rewards[: count * steps].reshape(count, steps).sum(axis=1)
     kept = np.sort(np.argsort(earned, kind="stable")[-max(int(BEST * count), 1) :])
     rows = (kept[:, None] * steps + np.arange(steps)).ravel()
-    return _shown(log, rows, np.repeat(np.arange(len(kept)), steps))
-
-
-def _shown(log: Dataset, rows: Int[np.ndarray, "n"], group: Int[np.ndarray, "n"]) -> Demonstrations:
-    one = np.ones(1)
-    return Demonstrations(
-        states=log.observations[rows],
-        actions=log.actions[rows],
-        weights=np.full(len(rows), 1 / len(rows)),
-        group=group,
-        low=log.actions.min(axis=0),
-        high=log.actions.max(axis=0),
-        action_count=None,
-        start=np.zeros(1, dtype=np.int64),
-        start_weights=one,
-        returns=one,
-        share=one,
-        kept=one > 0,
-        cut=0.0,
-    )
+    return logged_rows(log, rows, np.repeat(np.arange(len(kept)), steps))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 
 import bats.model
+from bats.attempts import Learned, _Judge
 from bats.dataset import Dataset
 from bats.dynamics import DynamicsConfig, unroll
 from bats.dynamics_training import STRETCH, TrainingState, finished, split_rows, train, untrained
 from bats.errors import DataError
+from bats.metric import ScaledMetric
 from bats.model import Model, fit_dynamics, held_out_error, load_model, named_arrays, save_model
+from bats.planner import PlannerConfig, Plans, Problems
 
 SMALL = DynamicsConfig(
     members=3, elites=2, hidden=(32, 32), reward_hidden=(32,), updates=600, evaluate_every=200, held_out_rows=1000
@@ -239,7 +242,43 @@ def test_a_model_with_jumps_is_saved_and_loaded(tmp_path: Path) -> None:
     loaded = load_model(tmp_path / "model.safetensors").dynamics
     states, actions = jnp.ones((2, 5, 6)), jnp.zeros((2, 5, 1))
     assert loaded.jumps is not None
+    assert loaded.jumps_end
     assert np.array_equal(loaded.reward(states, actions, states), model.dynamics.reward(states, actions, states))
+
+
+def test_what_only_an_end_pays_is_not_expected_of_steps_that_go_on() -> None:
+    """Costs lie between -0.1 and 0; 100 is paid where the task ends, or, in the second log, elsewhere."""
+    states, actions = jnp.ones((SMALL.elites, 5, 6)), jnp.zeros((SMALL.elites, 5, 1))
+    ends = wide_log(2000, lambda after, action: 100.0 * (after[:, 0] > 2.1) - 0.1 * action**2)
+    model = fit_dynamics(ends, replace(SMALL, updates=2), seed=0).dynamics
+    assert model.jumps_end
+    assert float(jnp.abs(model.reward_going_on(states, actions, states)).max()) < 1
+    assert float(model.reward(states, actions, states).max()) > 10  # a jump that has learned nothing yet is half likely
+    elsewhere = wide_log(2000, lambda after, action: 100.0 * (after[:, 1] > 2.1) - 0.1 * action**2)
+    other = fit_dynamics(elsewhere, replace(SMALL, updates=2), seed=0).dynamics
+    assert other.jumps is not None
+    assert not other.jumps_end
+    assert np.array_equal(other.reward_going_on(states, actions, states), other.reward(states, actions, states))
+
+
+def test_steps_of_a_plan_are_paid_for_an_end_only_where_they_end() -> None:
+    log = wide_log(2000, lambda after, action: 100.0 * (after[:, 0] > 2.1) - 0.1 * action**2)
+    model = fit_dynamics(log, replace(SMALL, updates=2), seed=0).dynamics
+    rng = np.random.default_rng(0)
+    problems = Problems(
+        source=rng.normal(size=(2, 6)).astype(np.float32),
+        target=rng.normal(size=(2, 6)).astype(np.float32),
+        length=np.array([3, 3]),
+        actions=np.zeros((2, 3, 1), dtype=np.float32),
+    )
+    paid = np.full((2, 3, model.member_count), 50.0, dtype=np.float32)
+    plans = Plans(problems.actions, rng.normal(size=(2, 3, 6)).astype(np.float32), paid, np.zeros((2, 2)))
+    box = np.array([-1.0]), np.array([1.0])
+    judge = _Judge(Learned(model, ScaledMetric(np.ones(6)), box, None), PlannerConfig(), 1.0, np.array([True, False]))
+    reward = judge.paid_as_they_end(problems, plans, problems.length).reward
+    assert np.all(reward[0, 2] == 50)  # the one step that ends the task
+    reward[0, 2] = 0
+    assert np.abs(reward).max() < 1
 
 
 def test_importing_the_neural_modules_touches_no_device() -> None:

@@ -66,9 +66,14 @@ ORDER = (
     "cross_entropy",
     "planner",
     "attempts",
+    "evidence",
+    "reliability",
+    "following",
+    "certificate",
     "stitch",
     "config",
     "pipeline",
+    "studies",
     "progress",
     "cli_output",
     "cli_export",
@@ -76,6 +81,7 @@ ORDER = (
     "cli_fit",
     "cli_evaluate",
     "cli_report",
+    "cli_benchmark",
     "cli",
 )
 """a module may import from those before it"""
@@ -92,9 +98,14 @@ NEURAL = (
     "cross_entropy",
     "planner",
     "attempts",
+    "evidence",
+    "reliability",
+    "following",
+    "certificate",
     "stitch",
     "config",
     "pipeline",
+    "studies",
     "cli_fit",
 )
 """the modules that may need JAX"""

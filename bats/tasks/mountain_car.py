@@ -8,12 +8,14 @@ of 100 starts: 89.4 at full force, 95.6 at 0.6, with 122 steps; weaker is dearer
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 from jaxtyping import Float32
 
 from bats.dataset import Dataset
-from bats.errors import BatsError
+from bats.errors import BatsError, SettingError
 from bats.tasks.recording import as_dataset, check_rows, play
 from bats.tasks.seeds import draw_seed, generator
 from bats.types import Reporter, silent
@@ -25,6 +27,30 @@ EXPERT_EPISODES = 5
 RANDOM_EPISODES = 20
 EPISODE_STEPS = 999
 """Gymnasium's own time limit"""
+
+
+class PlacedCar(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
+    """Gymnasium's car, which begins in `options["state"]` where that is given: its position and its velocity.
+
+    A log holds single precision and so does the car, but for the first state of an episode, which it draws in double:
+    from any later row on, the same actions lead through the very states of the log.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make(ENVIRONMENT, disable_env_checker=True))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begins where the car does, or in the state that was asked for."""
+        if not options or "state" not in options:
+            return self.env.reset(seed=seed, options=options)
+        wanted = np.asarray(options["state"], dtype=np.float32)
+        if not self.observation_space.contains(wanted):
+            raise SettingError(f"`state` must be a position and a velocity of the car; got {options['state']}.")
+        self.env.reset(seed=seed)
+        self.env.unwrapped.state = wanted.copy()  # type: ignore[attr-defined]
+        return wanted, {}
 
 
 def expert_action(observation: np.ndarray) -> Float32[np.ndarray, "1"]:

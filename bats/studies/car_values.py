@@ -1,0 +1,154 @@
+"""What a graph says its states are worth beside what the true car earns from them, and a lower bound on that.
+
+From a state s, all discounted:
+
+    graph       what the graph's policy earns by the graph's own account, without penalties
+    charged     the same less what the penalties take off: the value that the graph was solved for
+    actions     what its actions earn in the true car, played open loop
+    clone       what the cloned policy earns in the true car
+
+    graph - clone  =  graph - actions  +  actions - clone
+    in all            model and metric    cloning
+
+Where a walk ends in the graph and the true car is not quite there, the last action is kept up (`car_tracks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.spatial import cKDTree
+
+from bats.bounds import Bounds, Doubts, sandwich
+from bats.evaluate import evaluate
+from bats.mdp import LOGGED, TabularMDP
+from bats.pipeline import Result
+from bats.relabel import stitch_errors
+from bats.rollouts import on_the_way, walk
+from bats.solve import policy_value
+from bats.studies.car_tracks import replayed
+from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
+from bats.tasks.recording import Episode
+from bats.types import Reporter, silent
+
+AT_ONCE = 64
+"""cars that are driven together"""
+NEIGHBOURS = 8
+"""of each state that the slope of the value is read from"""
+STEEP = 0.9
+"""share of the slopes that the one in use is no less than"""
+
+
+@dataclass(frozen=True, eq=False)
+class ValueErrors:
+    """The four values of some states."""
+
+    number: Int[np.ndarray, "n"]
+    """of each in the graph"""
+    states: Float[np.ndarray, "n 2"]
+    graph: Float[np.ndarray, "n"]
+    charged: Float[np.ndarray, "n"]
+    actions: Float[np.ndarray, "n"]
+    clone: Float[np.ndarray, "n"]
+    actions_arrive: Bool[np.ndarray, "n"]
+    on_time: Bool[np.ndarray, "n"]
+    """and within the graph's own number of steps"""
+    clone_arrives: Bool[np.ndarray, "n"]
+
+    @property
+    def of_actions(self) -> Float[np.ndarray, "n"]:
+        """What the graph promises too much of its own actions: the model's error, as the metric let it pass."""
+        return self.graph - self.actions
+
+    @property
+    def of_clone(self) -> Float[np.ndarray, "n"]:
+        """What it promises too much of the policy that was cloned from it."""
+        return self.graph - self.clone
+
+    @property
+    def of_cloning(self) -> Float[np.ndarray, "n"]:
+        """What cloning adds to the graph's own error."""
+        return self.actions - self.clone
+
+
+def discounted_return(rewards: Float[np.ndarray, "T"], gamma: float) -> float:
+    """r_0 + gamma r_1 + gamma^2 r_2 + …"""
+    return float(rewards @ gamma ** np.arange(len(rewards)))
+
+
+def states_on_walks(result: Result, count: int, *, seed: int) -> Int[np.ndarray, "n"]:
+    """Up to `count` different real states that the graph's policy passes, from the starts and from stitched states.
+
+    Those are the walks that cloning looks at. From the starts alone they pass few: they run together soon, and most of
+    their steps are on stitches, in states that nobody has seen.
+    """
+    mdp = result.mdp
+    stitched = mdp.source[mdp.stitch_round != LOGGED]
+    first = np.union1d(mdp.starts, stitched[stitched < mdp.real_count])
+    met = on_the_way(mdp, result.solution.policy, first)
+    met = met[(met < mdp.real_count) & (mdp.out_degree[met] > 0)]
+    return np.sort(np.random.default_rng([seed, 11]).choice(met, min(count, len(met)), replace=False))
+
+
+def value_errors(result: Result, states: Int[np.ndarray, "n"], *, report: Reporter = silent) -> ValueErrors:
+    """Plays the graph's actions and the cloned policy from every state."""
+    mdp, policy = result.mdp, result.solution.policy
+    acted = replayed(mdp, walk(mdp, policy, states, EPISODE_STEPS), states, report=report)
+    cars = [PlacedCar() for _ in range(min(AT_ONCE, len(states)))]
+    try:
+        cloned = evaluate(result.policy, cars, starts=mdp.states[states], record=True, report=report).episodes
+    finally:
+        for car in cars:
+            car.close()
+    worth = result.config.stitch.dead_end_value
+    return ValueErrors(
+        number=states,
+        states=mdp.states[states],
+        graph=policy_value(replace(mdp, penalty=0.0), policy, dead_end_value=worth)[states],
+        charged=result.solution.value[states],
+        actions=_returns([each.episode for each in acted], mdp.gamma),
+        clone=_returns(cloned, mdp.gamma),
+        actions_arrive=np.array([each.episode.terminated for each in acted]),
+        on_time=np.array([each.on_time for each in acted]),
+        clone_arrives=np.array([episode.terminated for episode in cloned]),
+    )
+
+
+def lower_bound(result: Result) -> Bounds:
+    """What the graph's policy is worth at least and at most in every real state, under `doubts`."""
+    return sandwich(result.mdp, doubts(result), policy=result.solution.policy)
+
+
+def doubts(result: Result) -> Doubts:
+    """How wrong the stitches of a run may be: each one's own error times how steeply the value changes around it.
+
+    The slope is read from the graph, so this is an estimate and no proof.
+    """
+    error = stitch_errors(result.mdp)
+    return Doubts(landing=error * value_slope(result))
+
+
+def value_slope(result: Result) -> float:
+    """How much the value changes over a unit of distance between near states where stitches end."""
+    mdp = result.mdp
+    points = np.asarray(result.metric.embed(mdp.states[: mdp.real_count]), dtype=np.float64)
+    ends = _stitched_to(mdp)
+    if len(ends) == 0:
+        return 0.0
+    distance, near = cKDTree(points).query(points[ends], k=min(NEIGHBOURS + 1, mdp.real_count))
+    value = result.solution.value
+    apart = distance[:, 1:] > 0
+    rise = np.abs(value[near[:, 1:]] - value[ends][:, None])[apart] / distance[:, 1:][apart]
+    return float(np.quantile(rise, STEEP)) if len(rise) else 0.0
+
+
+def _stitched_to(mdp: TabularMDP) -> Int[np.ndarray, "n"]:
+    """Real states where stitches end."""
+    return np.unique(mdp.target[(mdp.planning_error > 0) & (mdp.target < mdp.real_count)]).astype(np.int64)
+
+
+def _returns(episodes: Sequence[Episode], gamma: float) -> Float[np.ndarray, "n"]:
+    return np.array([discounted_return(episode.rewards, gamma) for episode in episodes])
