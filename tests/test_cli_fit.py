@@ -24,12 +24,14 @@ from tests.small_runs import SMALL, walks
 
 DYNAMICS = "members=2 elites=2 hidden=8 reward-hidden=8 batch-size=32 updates=60 evaluate-every=15"
 CLONING = "hidden=8 batch-size=32 updates=60 evaluate-every=20"
+BISIMULATION = "hidden=8 horizon=20 updates=60 batch-size=16"
 STITCH = "rounds=2 rounds-beside=1 samples=60 attempts=20 tolerance=2.0 candidates.longest=3 planner.batch=32"
 FLAGS = [
     *("--gamma", "0.95", "--dynamics.validation-rows", "50", "--dynamics.held-out-rows", "50"),
     *[word for each in DYNAMICS.split() for word in f"--dynamics.{each}".split("=")],
     *[word for each in STITCH.split() for word in f"--stitch.{each}".split("=")],
     *[word for each in CLONING.split() for word in f"--cloning.{each}".split("=")],
+    *[word for each in BISIMULATION.split() for word in f"--bisimulation.{each}".split("=")],
     "--stitch.planner.no-fallback",
 ]
 """what makes the default preset the small one"""
