@@ -1,7 +1,8 @@
 """Settings and records as JSON: frozen dataclasses of plain values, written exactly and read strictly.
 
-Understood are numbers, words, yes and no, None, `Literal`, tuples, dataclasses, unions of these, and tables by word. Whatever is unknown, missing or of another type is refused, with the file and the field. What
-was read is equal to what was written; numbers that JSON has no sign for are written as words.
+Understood are numbers, words, yes and no, None, `Literal`, tuples, dataclasses, unions of these, and tables by word.
+Whatever is unknown, missing or of another type is refused, with the file and the field. What was read is equal to what
+was written; numbers that JSON has no sign for are written as words.
 """
 
 from __future__ import annotations
