@@ -71,12 +71,15 @@ def certified(
         found = certify(uncharged, choice, clone, evidence, asked, seed=seed)
         report("bounding the policy", 1, 1)
         graph, cloned = found.graph, found.clone
-        factors, clone_factors = asdict(found.factors), asdict(found.clone_factors)
+        factors, clone_factors = (
+            {name: float(number) for name, number in asdict(each).items()}
+            for each in (found.factors, found.clone_factors)
+        )
         if not all(map(math.isfinite, clone_factors.values())):
             unknown = (_too_few(clone_factors["windows"], asked.confidence),)
     except DataError as error:
         graph, cloned = nothing_known(uncharged, choice, asked)
-        factors, clone_factors = {"windows": 0}, {"windows": 0}
+        factors, clone_factors = {"windows": 0.0}, {"windows": 0.0}
         unknown = (f"It takes {error.expected} to bound the policy's value; found: {error.found}.",)
     within = clone.strangeness(mdp.states[mdp.starts]) <= 1
     said = verdict(

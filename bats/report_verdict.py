@@ -46,19 +46,10 @@ def comparison_section(stories: Sequence[Story], names: Sequence[str]) -> Sectio
     known = [(story, name) for story, name in zip(stories, names, strict=True) if story.certificate is not None]
     if not known:
         return None
-    rows: list[tuple[str, ...]] = []
-    bars, found = [], []
-    for story, name in zip(stories, names, strict=True):
-        if story.certificate is None:
-            rows.append((name, "no certificate was made", "", "", ""))
-            continue
-        said = story.certificate.verdict
-        what = DEPLOY if said.deploy else " ".join((f"{HOLD}.", *said.reasons))
-        numbers = (f"{number:.6g}" for number in (said.lower, said.upper, said.logged_value))
-        rows.append((name, what, *numbers))
-        bars.append((name, story.certificate.card.clone))
-        found.append(story.certificate)
-    heading = ("run", "verdict", "worth at least", "worth at most", "the log earned")
+    columns = [_column(story.certificate) for story in stories]
+    rows = tuple((name, *(column.get(name, "") for column in columns)) for name in _column(known[0][0].certificate))
+    found = [each.certificate for each, _ in known if each.certificate is not None]
+    bars = [(name, each.card.clone) for each, (_, name) in zip(found, known, strict=True)]
     ends = min(each.card.floor for each in found), max(each.card.ceiling for each in found)
     alike = {each.verdict.logged_value for each in found}
     figure = worth(bars, alike.pop() if len(alike) == 1 else None, ends)
@@ -66,7 +57,7 @@ def comparison_section(stories: Sequence[Story], names: Sequence[str]) -> Sectio
         "Deploy or hold",
         " ".join(_better(*earlier, *later) for earlier, later in pairwise(known)),
         figures=(figure,),
-        tables=(Table(heading, tuple(rows), words=True),),
+        tables=(Table(("", *names), rows, words=True),),
     )
 
 
@@ -143,6 +134,23 @@ def by_start(found: Certified) -> Figure:
     if len(order) < len(at.starts):
         caption += f" {len(order):,} of {len(at.starts):,} starts are drawn."
     return Figure("worth-by-start", "Worth at every start", caption, traces, layout)
+
+
+def _column(found: Certified | None) -> dict[str, str]:
+    """What a run's certificate says, beside those of others."""
+    if found is None:
+        return {"verdict": "no certificate was made"}
+    said = found.verdict
+    return {
+        "verdict": DEPLOY if said.deploy else HOLD,
+        "worth at least": f"{said.lower:.6g}",
+        "worth at most": f"{said.upper:.6g}",
+        "the log earned": f"{said.logged_value:.6g}",
+        "rests on stitches": f"{said.share_on_stitches:.1%}",
+        "starts within the data": f"{said.coverage:.1%}",
+        "width of the bounds": f"{said.width:.1%}",
+        "why": " ".join(said.reasons) or "it is sure to earn more than the log did",
+    }
 
 
 def _in_words(found: Certified) -> str:

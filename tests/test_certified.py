@@ -31,7 +31,7 @@ def certificate_of(lower: float, upper: float, *, starts: int = 3) -> Certified:
     """One whose clone is worth so much in every start."""
     said = Verdict(lower, upper, (upper - lower) / 10, 2.0, 0.5, 1.0, ())
     worth = Worth(lower, upper, (upper - lower) / 10)
-    card = CertificateCard(said, worth, worth, 0.0, 10.0, 0.9, {"windows": 5, "reward": np.inf}, {"windows": 7})
+    card = CertificateCard(said, worth, worth, 0.0, 10.0, 0.9, {"windows": 5.0, "reward": np.inf}, {"windows": 7.0})
     low, high = np.full(starts, lower), np.full(starts, upper)
     return Certified(card, StartBounds(np.arange(starts), np.full(starts, 1 / starts), low, high, low, high))
 
