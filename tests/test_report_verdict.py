@@ -1,4 +1,4 @@
-"""The first part of a report: deploy or hold in words, the bounds as bars, and which of two runs is sure to be better."""
+"""The first part of a report: deploy or hold in words, the bounds as bars, and which of two runs is better for sure."""
 
 from __future__ import annotations
 
