@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Literal
 
+from bats.bisimulation import BisimulationConfig
 from bats.candidates import CandidateConfig
+from bats.certificate import CertificateConfig
 from bats.cloning import CloningConfig
 from bats.cross_entropy import CrossEntropyConfig
 from bats.demonstrations import RolloutConfig
@@ -40,6 +42,10 @@ class Config:
     stitch: StitchConfig = field(default_factory=StitchConfig)
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
     cloning: CloningConfig = field(default_factory=CloningConfig)
+    certificate: CertificateConfig | None = field(default_factory=CertificateConfig)
+    """how the policy is bounded before it is said whether to deploy it; None: it is not"""
+    bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
+    """the metric of value that these bounds rest on"""
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma < 1:
@@ -140,6 +146,7 @@ PRESETS: dict[str, Config] = {
         dynamics=DynamicsConfig(updates=4_000, members=5, elites=3),
         stitch=StitchConfig(rounds=10, rounds_beside=2, samples=3000, attempts=3000),
         cloning=CloningConfig(hidden=(256, 256), updates=5_000),
+        bisimulation=BisimulationConfig(updates=2_000),
     ),
     "paper-umaze": _paper_maze(
         radius=0.225, penalty=20.0, steps=300, least_return=100.0, policy=(64, 64), updates=10_000

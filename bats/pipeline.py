@@ -1,5 +1,7 @@
 """The whole flow, as the paper has it: learn a model of the log, stitch the log together, solve it, clone its policy.
 
+Last, the policy is bounded from below and above, and it is said whether to deploy it.
+
 Every stage is kept in the run's folder as soon as it is done, and loaded instead of made where it is there already.
 Chance comes from the seed alone, so a run that was stopped and went on ends as one that was not. What `fit` returns is
 what `load_result` reads from the folder.
@@ -21,6 +23,8 @@ from jaxtyping import Float
 
 from bats.attempts import Learned
 from bats.calibration import LocalError
+from bats.certified import Certified, load_certified, save_certified
+from bats.certifying import certified, check_rewards
 from bats.cloning import clone
 from bats.config import Config, preset
 from bats.dataset import Dataset
@@ -38,6 +42,7 @@ from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from bats.solve import Solution, logged_value, policy_iteration, start_value
 from bats.stitch import Experience, stitch
 from bats.types import Reporter, silent
+from bats.verdict import Verdict
 
 DEFAULT = preset("default")
 
@@ -68,6 +73,13 @@ class Result:
     value: float
     """and that with the stitches"""
     timings: tuple[Timing, ...]
+    certificate: Certified | None
+    """what both policies are worth at least and at most at the starts; None if that was not asked for"""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether to deploy the policy, and if not, why not; None if that was not asked for."""
+        return None if self.certificate is None else self.certificate.verdict
 
     def save(self, folder: Path | str) -> None:
         """Keeps all of it in a folder of its own; `load_result`, `bats-rl report` and the others read it from there."""
@@ -111,6 +123,7 @@ def fit(
     config = preset(config) if isinstance(config, str) else config
     if seed < 0:
         raise SettingError(f"`seed` must not be negative; got {seed}.")
+    check_rewards(dataset, config.certificate)
     place = Path(mkdtemp(prefix="bats-") if folder is None else folder)
     run = RunFolder(place)
     try:
@@ -147,6 +160,7 @@ def load_result(folder: Path | str) -> Result:
         log_value=ended.log_value,
         value=ended.value,
         timings=run.timings(),
+        certificate=load_certified(run.path),
     )
 
 
@@ -197,6 +211,9 @@ class _Fit:
             solution = policy_iteration(mdp, dead_end_value=worth)
         with self.timed("cloning"):
             self.clone(mdp, solution, metric)
+        if config.certificate is not None:
+            with self.timed("certifying"):
+                self.certify(mdp, solution, learned, model)
         run.finish(
             Finished(
                 rounds=run.rounds_done,
@@ -265,6 +282,25 @@ class _Fit:
             replace(policy, familiar=familiar, card={**policy.card, **_card(self.dataset.name, shown, config)}),
             run.policy,
         )
+
+    def certify(self, mdp: TabularMDP, solution: Solution, learned: Learned, model: Model) -> None:
+        """Says what the policy is worth at least and at most, unless that was done before."""
+        run = self.run_folder
+        if run.certificate.exists():
+            return
+        policy = load_policy(run.policy)
+        found = certified(
+            self.dataset,
+            mdp,
+            solution.policy,
+            policy,
+            learned,
+            model.held_out,
+            self.config,
+            seed=self.seed,
+            report=self.report,
+        )
+        save_certified(found, run.path)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
