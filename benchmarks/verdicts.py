@@ -20,8 +20,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from bats.certificate import CertificateConfig
+from bats.certified import Certified
 from bats.config import Config, preset
 from bats.dataset import Dataset
+from bats.errors import SettingError
 from bats.evaluate import evaluate
 from bats.metric import ScaledMetric
 from bats.pipeline import Result, fit
@@ -59,10 +62,11 @@ def main() -> None:
 
 def made(name: str, config: Config, fitted: Result | None) -> tuple[Dataset, Config, str | None]:
     """A log, the settings for it, and the task that it is of where there is a simulator to ask."""
+    asked = config.certificate or CertificateConfig()
     if name == "hopper":
         return collect("hopper", None, 0), config, None
     if name == "random-car":
-        told = replace(config.certificate, reward_range=(-0.1, 100.0))
+        told = replace(asked, reward_range=(-0.1, 100.0))
         return collect_mountain_car(None, 0, expert_episodes=0), replace(config, certificate=told), "mountain-car"
     if name == "optimal":
         assert fitted is not None
@@ -71,7 +75,7 @@ def made(name: str, config: Config, fitted: Result | None) -> tuple[Dataset, Con
     if name == "no-goal":
         return (
             without_goal(log),
-            replace(config, certificate=replace(config.certificate, reward_range=(0.0, 1.0))),
+            replace(config, certificate=replace(asked, reward_range=(0.0, 1.0))),
             UMAZE,
         )
     return (shaken(log) if name == "noisy" else log), config, UMAZE
@@ -119,36 +123,41 @@ def shaken(log: Dataset) -> Dataset:
 
 def lines(name: str, result: Result, task: str | None, *, seed: int) -> Iterator[str]:
     """The verdict and, where there is a simulator, how many true values lie within the bounds."""
-    verdict = result.verdict
+    verdict = certificate(result).verdict
     yield f"{name}: {verdict}"
     yield f"figure verdict_{name}_deploy {int(verdict.deploy)} yes"
     for kind in ("lower", "upper", "logged_value", "width", "coverage", "share_on_stitches"):
         yield f"figure verdict_{name}_{kind} {getattr(verdict, kind):.6g} {'value' if 'value' in kind else 'number'}"
-    if task is None:
-        return
-    yield from coverage_lines(f"verdict_{name}", result, task, seed=seed)
+    if task is not None:
+        yield from coverage_lines(f"verdict_{name}", result, task, seed=seed)
 
 
 def coverage_lines(name: str, result: Result, task: str, *, seed: int) -> Iterator[str]:
     """How many of 200 starts have their true values within the bounds, of both policies."""
-    certified, mdp, simulate = result.certificate, result.mdp, simulator(task)
-    rng = np.random.default_rng([seed, 12])
-    drawn = rng.choice(len(certified.starts), min(STARTS, len(certified.starts)), replace=False)
-    starts = certified.starts[drawn]
+    found, mdp, simulate = certificate(result), result.mdp, simulator(task)
+    drawn = np.random.default_rng([seed, 12]).permutation(len(found.at_starts.starts))[:STARTS]
+    starts = found.at_starts.starts[drawn]
     true = {
         "graph": followed_values(mdp, result.solution.policy, starts, simulate),
         "clone": cloned_values(result.policy, mdp.states[starts], simulate, mdp.gamma),
     }
     for kind, values in true.items():
-        lower, upper = (getattr(certified, f"{kind}_{end}")[drawn] for end in ("lower", "upper"))
-        possible = certified.ceiling - certified.floor
-        yield f"figure {name}_{kind}_covered {np.mean((lower <= values) & (values <= upper)):.4g} share"
-        yield f"figure {name}_{kind}_below {np.mean(values < lower):.4g} share"
-        yield f"figure {name}_{kind}_above {np.mean(values > upper):.4g} share"
-        yield f"figure {name}_{kind}_width {np.mean(upper - lower) / possible:.4g} of_possible"
+        lower, upper = (getattr(found.at_starts, f"{kind}_{end}")[drawn] for end in ("lower", "upper"))
+        rounding = 1e-6 * (found.card.ceiling - found.card.floor)
+        below, above = values < lower - rounding, values > upper + rounding
+        yield f"figure {name}_{kind}_covered {np.mean(~below & ~above):.4g} share"
+        yield f"figure {name}_{kind}_below {np.mean(below):.4g} share"
+        yield f"figure {name}_{kind}_above {np.mean(above):.4g} share"
+        yield f"figure {name}_{kind}_width {np.mean(upper - lower) / (found.card.ceiling - found.card.floor):.4g} share"
         yield f"figure {name}_{kind}_lower {lower.mean():.6g} value"
         yield f"figure {name}_{kind}_true {values.mean():.6g} value"
         yield f"figure {name}_{kind}_upper {upper.mean():.6g} value"
+
+
+def certificate(result: Result) -> Certified:
+    if result.certificate is None:
+        raise SettingError("Verdicts need a configuration that asks for a certificate.")
+    return result.certificate
 
 
 if __name__ == "__main__":
