@@ -82,6 +82,7 @@ def _paper(
         stitch=StitchConfig(
             rounds=rounds,
             rounds_beside=0,
+            short_every=None,
             samples=attempts,
             attempts=attempts,
             temperature=temperature,
