@@ -44,13 +44,13 @@ STARTS = 200
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("logs", nargs="*", default=LOGS, choices=[*LOGS, []])
+    parser.add_argument("logs", nargs="*", help=f"some of {', '.join(LOGS)}; all of them where none is named")
     parser.add_argument("--preset", default="default")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     config = preset(options.preset)
     fitted: Result | None = None
-    for name in options.logs:
+    for name in options.logs or LOGS:
         if name == "optimal" and fitted is None:
             fitted = fit(collect(UMAZE, ROWS, 0), config, seed=options.seed)
         log, own, task = made(name, config, fitted)
