@@ -10,6 +10,7 @@ it was cloned from: where that is bounded tightly and the clone is not, cloning 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -42,6 +43,22 @@ class Worth:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """What the model's claims about its own errors were multiplied by; infinite where too little was held out."""
+
+    value: float
+    """claims about the value of where actions lead"""
+    reward: float
+    """and about what they pay"""
+    windows: int
+    """held-out stretches that this was found with"""
+
+    @property
+    def known(self) -> bool:
+        return math.isfinite(self.value) and math.isfinite(self.reward)
+
+
+@dataclass(frozen=True)
 class CertificateCard:
     """All that is said about the starts as a whole."""
 
@@ -54,11 +71,10 @@ class CertificateCard:
     ceiling: float
     confidence: float
     """share of the walks for which all claims on their way are meant to be true"""
-    factors: dict[str, float]
-    """what the model's claims about stitches were multiplied by, of what kind each, and how many held-out stretches
-    (`windows`) that was found with; infinite where those were too few"""
-    clone_factors: dict[str, float]
-    """the same for stretches of the clone's actions"""
+    factors: Trust
+    """in claims about stitches"""
+    clone_factors: Trust
+    """and in those about stretches of the clone's actions"""
 
 
 @dataclass(frozen=True, eq=False)

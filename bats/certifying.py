@@ -17,7 +17,7 @@ from bats.bisimulation import BisimulationMetric, learn_bisimulation
 from bats.bisimulation_calibration import calibrated
 from bats.bounds import Bounds, Doubts, sandwich
 from bats.certificate import CertificateConfig, certify
-from bats.certified import CertificateCard, Certified, StartBounds, Worth
+from bats.certified import CertificateCard, Certified, StartBounds, Trust, Worth
 from bats.config import Config
 from bats.dataset import Dataset
 from bats.errors import DataError, SettingError
@@ -52,10 +52,10 @@ def certified(
     mdp: TabularMDP,
     choice: Choice,
     clone: Policy,
+    *,
     learned: Learned,
     held_out: HeldOut,
     config: Config,
-    *,
     seed: int,
     report: Reporter = silent,
 ) -> Certified:
@@ -71,15 +71,12 @@ def certified(
         found = certify(uncharged, choice, clone, evidence, asked, seed=seed)
         report("bounding the policy", 1, 1)
         graph, cloned = found.graph, found.clone
-        factors, clone_factors = (
-            {name: float(number) for name, number in asdict(each).items()}
-            for each in (found.factors, found.clone_factors)
-        )
-        if not all(map(math.isfinite, clone_factors.values())):
-            unknown = (_too_few(clone_factors["windows"], asked.confidence),)
+        factors, clone_factors = (Trust(**asdict(each)) for each in (found.factors, found.clone_factors))
+        if not clone_factors.known:
+            unknown = (_too_few(clone_factors.windows, asked.confidence),)
     except DataError as error:
         graph, cloned = nothing_known(uncharged, choice, asked)
-        factors, clone_factors = {"windows": 0.0}, {"windows": 0.0}
+        factors = clone_factors = Trust(math.inf, math.inf, 0)
         unknown = (f"It takes {error.expected} to bound the policy's value; found: {error.found}.",)
     within = clone.strangeness(mdp.states[mdp.starts]) <= 1
     said = verdict(
@@ -122,8 +119,8 @@ def nothing_known(mdp: TabularMDP, choice: Choice, config: CertificateConfig) ->
     return graph, replace(graph, lower=lower, upper=upper)
 
 
-def _too_few(windows: float, confidence: float) -> str:
+def _too_few(windows: int, confidence: float) -> str:
     return (
-        f"Only {windows:,.0f} stretches of held-out rows could be held against the model, too few to be right with "
+        f"Only {windows:,} stretches of held-out rows could be held against the model, too few to be right with "
         f"{confidence:.0%} all along an episode."
     )

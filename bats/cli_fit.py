@@ -122,10 +122,7 @@ def print_verdict(found: Certified, out: Console) -> None:
         told = ": it is sure to earn more than the log did, as far as its model and rows that were held out can tell"
         out.print(Text.assemble(("deploy", "bold green"), (told, "bold")), soft_wrap=wide)
         return
-    out.print(
-        Text.assemble(("hold", "bold red"), (": nothing here proves that it earns more than the log did", "bold")),
-        soft_wrap=wide,
-    )
+    out.print(Text.assemble(("hold", "bold red"), (": better not to deploy it yet, because", "bold")), soft_wrap=wide)
     for reason in said.reasons:
         print_line(f"  - {reason}", out)
 

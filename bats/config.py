@@ -147,7 +147,7 @@ PRESETS: dict[str, Config] = {
         dynamics=DynamicsConfig(updates=4_000, members=5, elites=3),
         stitch=StitchConfig(rounds=10, rounds_beside=2, samples=3000, attempts=3000),
         cloning=CloningConfig(hidden=(256, 256), updates=5_000),
-        bisimulation=BisimulationConfig(updates=2_000),
+        bisimulation=BisimulationConfig(updates=1_500, batch_size=64),
     ),
     "paper-umaze": _paper_maze(
         radius=0.225, penalty=20.0, steps=300, least_return=100.0, policy=(64, 64), updates=10_000

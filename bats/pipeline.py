@@ -288,15 +288,14 @@ class _Fit:
         run = self.run_folder
         if run.certificate.exists():
             return
-        policy = load_policy(run.policy)
         found = certified(
             self.dataset,
             mdp,
             solution.policy,
-            policy,
-            learned,
-            model.held_out,
-            self.config,
+            load_policy(run.policy),
+            learned=learned,
+            held_out=model.held_out,
+            config=self.config,
             seed=self.seed,
             report=self.report,
         )

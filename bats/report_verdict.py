@@ -183,8 +183,8 @@ def _factors(found: Certified) -> Table:
     """How far the model's own claims were off."""
     card = found.card
     rows = tuple(
-        (f"{what}: {name}", f"{number:.4g}")
-        for what, factors in (("stitches", card.factors), ("the clone", card.clone_factors))
-        for name, number in factors.items()
+        (what, f"{trust.value:.4g}", f"{trust.reward:.4g}", f"{trust.windows:,}")
+        for what, trust in (("stitches", card.factors), ("the clone's actions", card.clone_factors))
     )
-    return Table(("what the model's claims were multiplied by, and windows compared", ""), rows)
+    heading = ("what the model claimed of", "value: times", "reward: times", "held-out stretches")
+    return Table(heading, rows)

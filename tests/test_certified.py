@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bats import pipeline
-from bats.certified import CertificateCard, Certified, StartBounds, Worth, load_certified, save_certified
+from bats.certified import CertificateCard, Certified, StartBounds, Trust, Worth, load_certified, save_certified
 from bats.certifying import nothing_known
 from bats.errors import DataError, SettingError
 from bats.formats import ColumnMap, load_dataset
@@ -31,7 +31,7 @@ def certificate_of(lower: float, upper: float, *, starts: int = 3) -> Certified:
     """One whose clone is worth so much in every start."""
     said = Verdict(lower, upper, (upper - lower) / 10, 2.0, 0.5, 1.0, ())
     worth = Worth(lower, upper, (upper - lower) / 10)
-    card = CertificateCard(said, worth, worth, 0.0, 10.0, 0.9, {"windows": 5.0, "reward": np.inf}, {"windows": 7.0})
+    card = CertificateCard(said, worth, worth, 0.0, 10.0, 0.9, Trust(2.0, np.inf, 5), Trust(2.0, 1.5, 7))
     low, high = np.full(starts, lower), np.full(starts, upper)
     return Certified(card, StartBounds(np.arange(starts), np.full(starts, 1 / starts), low, high, low, high))
 

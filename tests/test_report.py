@@ -68,7 +68,7 @@ def hostile(run: Path, place: Path) -> Path:
     cloned = {"mean_return": SCRIPT, "low": LINK, "score": [HOSTILE]}
     (folder / "evaluation.json").write_text(json.dumps(judged | {"cloned": cloned, "environment": HOSTILE}))
     certificate = json.loads((folder / "certificate.json").read_text())
-    certificate["verdict"]["reasons"], certificate["factors"] = [HOSTILE, LINK], {SCRIPT: 1.0}
+    certificate["verdict"]["reasons"] = [HOSTILE, LINK]
     (folder / "certificate.json").write_text(json.dumps(certificate))
     (folder / "policy.json").write_text(json.dumps({"rows": LINK, "card": {SCRIPT: HOSTILE}, "hidden": [8, SCRIPT]}))
     return folder
