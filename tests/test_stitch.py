@@ -275,7 +275,12 @@ def test_discrete_actions_are_stitched_too() -> None:
     ).with_starts(np.array([4]))
     box = (np.zeros(2), np.ones(2))
     means = Learned(Ring(jnp.zeros((2, 1, 1))), ScaledMetric.of(log, "raw"), box, None)
-    config = replace(CONFIG, neighbours=NeighbourConfig(count=4, scales=(1.0,)), candidates=CandidateConfig(longest=16))
+    config = replace(
+        CONFIG,
+        short_every=None,
+        neighbours=NeighbourConfig(count=4, scales=(1.0,)),
+        candidates=CandidateConfig(longest=16),
+    )
     found = list(stitch(from_dataset(log, gamma=GAMMA), means, config, seed=0))
     assert found[-1].mdp.action.dtype.kind == "i"
     # from 2 forwards to 3 and to 4, which pays 1
