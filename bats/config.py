@@ -6,16 +6,18 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Literal
 
+from bats.bisimulation import BisimulationConfig
 from bats.candidates import CandidateConfig
 from bats.cloning import CloningConfig
 from bats.cross_entropy import CrossEntropyConfig
 from bats.demonstrations import RolloutConfig
 from bats.dynamics import PAPER, DynamicsConfig
 from bats.errors import SettingError
-from bats.metric import MetricKind
+from bats.metric import MetricKind, RunMetric
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
 from bats.pricing import PenaltyUnit
+from bats.refresh import RefreshConfig
 from bats.stitch import StitchConfig
 
 
@@ -25,8 +27,10 @@ class Config:
 
     gamma: float = 0.99
     """discount of one step"""
-    metric: MetricKind = "steps"
-    """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations"""
+    metric: RunMetric = "steps"
+    """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations; bisimulation:
+    a learned distance that bounds differences of value and counts steps by what one is worth, so that a penalty of 1
+    step is what the theorem asks for"""
     penalty: float = 3.0
     """what a unit of a stitch's error costs [c], in the unit of the next setting"""
     penalty_unit: PenaltyUnit = "step"
@@ -35,9 +39,12 @@ class Config:
     charge: Literal["during", "afterwards"] = "during"
     """afterwards: stitch without a penalty and charge it on the finished graph, as the paper does"""
     final_tolerance: float | None = None
-    """drop stitches with a larger error from the finished graph; None: none"""
+    """drop stitches with a larger error from the finished graph; None: none, or with the learned metric those that
+    have come to lie beyond the tolerance of stitching"""
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     stitch: StitchConfig = field(default_factory=StitchConfig)
+    bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
+    refresh: RefreshConfig = field(default_factory=RefreshConfig)
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
     cloning: CloningConfig = field(default_factory=CloningConfig)
 
@@ -46,6 +53,13 @@ class Config:
             raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {self.gamma}.")
         if not (self.penalty >= 0 and isfinite(self.penalty)):
             raise SettingError(f"`penalty` must be finite and not negative; got {self.penalty}.")
+
+    @property
+    def kept_within(self) -> float | None:
+        """Largest error of a stitch of the finished graph; None: any that was accepted."""
+        if self.metric == "bisimulation" and self.final_tolerance is None:
+            return self.stitch.tolerance
+        return self.final_tolerance
 
 
 def _paper(
