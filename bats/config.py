@@ -1,4 +1,4 @@
-"""One frozen configuration for the whole flow, and the presets: ours for every task, the paper's, and a quick one."""
+"""One frozen configuration for the whole flow, and the presets: ours, the paper's, a quick and a learned one."""
 
 from __future__ import annotations
 
@@ -155,6 +155,7 @@ PRESETS: dict[str, Config] = {
         stitch=StitchConfig(rounds=10, rounds_beside=2, samples=3000, attempts=3000),
         cloning=CloningConfig(hidden=(256, 256), updates=5_000),
     ),
+    "bisimulation": Config(metric="bisimulation", penalty=1.0, stitch=StitchConfig(tolerance=5.0)),
     "paper-umaze": _paper_maze(
         radius=0.225, penalty=20.0, steps=300, least_return=100.0, policy=(64, 64), updates=10_000
     ),

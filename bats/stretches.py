@@ -9,6 +9,9 @@ A stretch begins with the metric of the policy at hand. All stitches so far are 
 those that it puts beyond the tolerance are left out for as long as it serves, and what failed may be tried again. A
 stretch ends after as many rounds as were asked for, or when nothing is left to try; one without a round is the last.
 
+Distances count steps, as those of the default metric do: a step is (1 - gamma) times the range of the log's own values,
+so that a penalty of 1 step charges exactly the value that the metric speaks of.
+
 Every stretch begins from the run's folder alone, so one that goes on after a crash is like one that was never stopped.
 """
 
