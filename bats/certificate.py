@@ -2,11 +2,9 @@
 
 `bounds.sandwich` turns doubts about stitches into bounds; here the doubts are found, all of them in units of value.
 
-    landing     stitch j truly ends within b_j of its target: its claimed error times a factor that makes all claims of
-                a walk true at once (`reliability`). The value there may differ by the bisimulation distance of the two:
-                the metric is asked around the target, b_j away in every direction
-    rewards     a stitched step pays what the model says, give or take what its members dispute and what it was wrong by
-                on held-out rows nearby, times a factor; the last one as for any place where the stitch may end
+    landing     the model's claim, in the metric of value, about where a stitch ends (`evidence`), times a factor that
+                makes all claims of a walk true at once (`reliability`)
+    rewards     a stitched step pays what the graph says, give or take the model's claim about that, times a factor
 
 The clone does not do as the graph says, and seldom comes through its states. It is followed instead (`following`).
 What is assumed beyond the theorem is told in docs/bounds.md.
@@ -17,17 +15,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from bats.bounds import Bounds, Doubts, sandwich
+from bats.dynamics import one_hot, unroll
 from bats.errors import SettingError
 from bats.evidence import Evidence, Factors
 from bats.following import follow, joined
 from bats.kernels import NO_EDGE
 from bats.mdp import NO_STITCH, TabularMDP
 from bats.policy import Policy
-from bats.relabel import last_edges, stitch_errors
 from bats.reliability import measure_reliability
 from bats.rollouts import on_the_way, walk
 from bats.types import Policy as Choice
@@ -76,20 +75,16 @@ def certify(
     policy: Choice,
     clone: Policy,
     evidence: Evidence,
-    disputed: Float[np.ndarray, "C K 2"],
     config: CertificateConfig,
     *,
     seed: int,
 ) -> Certificate:
-    """Bounds for whoever does as the graph's policy says, and for its clone.
-
-    `disputed` are the least and greatest rewards that the model's members expect along each stitch.
-    """
+    """Bounds for whoever does as the graph's policy says, and for its clone."""
     steps = math.ceil(math.log(NEGLIGIBLE) / math.log(mdp.gamma))
     used = used_stitches(mdp, policy)
     stitched = measure_reliability(evidence, lengths(mdp)[used], seed=seed)
     factors = stitched.factors(config.confidence, stitches_a_walk(mdp, policy, steps))
-    doubts = find_doubts(mdp, used, evidence, disputed, factors)
+    doubts = find_doubts(mdp, used, evidence, factors)
     graph = sandwich(mdp, replace(doubts, reward_range=config.reward_range), policy=policy)
 
     anchors = _anchors(mdp, policy, config.anchors, seed)
@@ -103,34 +98,24 @@ def certify(
     return Certificate(graph, replace(graph, lower=lower, upper=upper), factors, clone_factors)
 
 
-def find_doubts(
-    mdp: TabularMDP,
-    used: Int[np.ndarray, "U"],
-    evidence: Evidence,
-    disputed: Float[np.ndarray, "C K 2"],
-    factors: Factors,
-) -> Doubts:
+def find_doubts(mdp: TabularMDP, used: Int[np.ndarray, "U"], evidence: Evidence, factors: Factors) -> Doubts:
     """How wrong some stitches may be, if their claims times the factors are right. Of others nothing is known."""
-    paid, landing = np.full(disputed.shape, [-np.inf, np.inf]), np.full(mdp.stitch_count, np.inf)
-    if not (math.isfinite(factors.landing) and len(used)):
+    length = lengths(mdp)
+    landing = np.full(mdp.stitch_count, np.inf)
+    paid = np.full((mdp.stitch_count, max(int(length.max(initial=1)), 1), 2), [-np.inf, np.inf])
+    if not (math.isfinite(factors.value) and len(used)):
         return Doubts(landing=landing, rewards=paid)
-    edge = np.flatnonzero(np.isin(mdp.stitch, used))
-    edge = edge[np.argsort(mdp.stitch[edge], kind="stable")]  # imagined states are numbered along their stitch
-    stitch = mdp.stitch[edge]
-    step = np.arange(len(edge)) - np.searchsorted(stitch, stitch)
-    acted_in = np.asarray(evidence.learned.metric.embed(mdp.states[mdp.source[edge]]))
-    dispute = np.abs(disputed[stitch, step] - mdp.reward[edge][:, None]).max(axis=1)
-    off = factors.reward * evidence.claimed_reward(dispute, acted_in)
-    paid[stitch, step] = mdp.reward[edge][:, None] + np.stack([-off, off], axis=-1)
-
-    last = np.flatnonzero(last_edges(mdp)[edge])
-    reach = factors.reach(stitch_errors(mdp)[used])
-    places = evidence.around(mdp.states[mdp.target[edge[last]]], reach)
-    landing[used] = evidence.spread(places)
-    there = evidence.paid(mdp.states[mdp.source[edge[last]]], mdp.action[edge[last]], places)
-    ends = paid[used, step[last]]
-    low, high = np.minimum(ends[:, 0], there.min(axis=1)), np.maximum(ends[:, 1], there.max(axis=1))
-    paid[used, step[last]] = np.stack([low, high], axis=-1)
+    edge = _edges(mdp, used, length)
+    last = edge[np.arange(len(used)), length[used] - 1]
+    source, target = mdp.states[mdp.source[edge[:, 0]]], mdp.states[mdp.target[last]]
+    actions = one_hot(mdp.action[edge], mdp.action_count)
+    plans = jnp.asarray(source, jnp.float32), jnp.asarray(actions, jnp.float32), jnp.asarray(length[used])
+    visited, expected = map(np.asarray, unroll(evidence.learned.dynamics, *plans))
+    dispute = np.abs(expected - mdp.reward[edge]).max(axis=0)
+    claims = evidence.claims(visited, dispute, source, target, length[used])
+    landing[used] = factors.value * claims.value
+    off = factors.reward * claims.reward
+    paid[used, : edge.shape[1]] = mdp.reward[edge][:, :, None] + np.stack([-off, off], axis=-1)
     return Doubts(landing=landing, rewards=paid)
 
 
@@ -151,6 +136,15 @@ def stitches_a_walk(mdp: TabularMDP, policy: Choice, steps: int) -> float:
     walks = walk(mdp, policy, mdp.starts, steps)
     begins = np.append((mdp.stitch != NO_STITCH) & (mdp.source < mdp.real_count), False)
     return float(mdp.start_weights @ np.count_nonzero(begins[walks.edge], axis=1))
+
+
+def _edges(mdp: TabularMDP, used: Int[np.ndarray, "U"], length: Int[np.ndarray, "C"]) -> Int[np.ndarray, "U K"]:
+    """The edges of some stitches in their order, the last one repeated beyond a stitch's length."""
+    edge = np.flatnonzero(np.isin(mdp.stitch, used))
+    edge = edge[np.argsort(mdp.stitch[edge], kind="stable")]  # imagined states are numbered along their stitch
+    first = np.searchsorted(mdp.stitch[edge], used)
+    step = np.minimum(np.arange(int(length[used].max())), length[used][:, None] - 1)
+    return edge[first[:, None] + step]
 
 
 def _anchors(mdp: TabularMDP, policy: Choice, most: int, seed: int) -> Int[np.ndarray, "n"]:

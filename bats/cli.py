@@ -73,7 +73,9 @@ class Validate:
 
 @dataclass(frozen=True)
 class Fit(Generic[Settings]):
-    """Learn a model of a log, stitch the log with it, solve the result and clone a policy; goes on where it stopped."""
+    """Learn a model of a log, stitch the log with it, solve the result, clone a policy and say whether to deploy it.
+
+    Goes on where it stopped."""
 
     file: LogName
     """a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID"""
@@ -195,7 +197,9 @@ def _parsed_fit(arguments: list[str]) -> Fit[Config]:
     first.add_argument("--preset", default="default")
     name = first.parse_known_args(arguments)[0].preset
     unless_given = Fit(file=tyro.MISSING, settings=preset(name), preset=name)
-    return tyro.cli(Fit[Config], prog="bats-rl fit", args=arguments, default=unless_given)
+    return tyro.cli(
+        Fit[Config], prog="bats-rl fit", args=arguments, default=unless_given, config=(tyro.conf.AvoidSubcommands,)
+    )
 
 
 def _run(command: Parsed, out: Console, told: Console) -> int:

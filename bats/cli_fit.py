@@ -1,4 +1,4 @@
-"""`bats-rl fit`: runs the whole flow on a log, shows how it goes, and tells what came of it."""
+"""`bats-rl fit`: runs the whole flow on a log, shows how it goes, tells what came of it and whether to deploy it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
+from bats.certified import Certified
 from bats.cli_output import print_facts, print_line, print_problems
 from bats.config import Config
 from bats.dataset import Dataset
@@ -83,6 +85,8 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "kept in": str(folder),
     }
     print_facts(f"{result.log}: stitched and solved", facts, out)
+    if result.certificate is not None:
+        print_certificate(result.certificate, out)
     print_next(folder, out)
 
 
@@ -93,6 +97,34 @@ def _about_policy(policy: Policy, file: Path) -> dict[str, str]:
         "validation error": f"{card['validation_error']:.4g}, negative log-likelihood (of actions held back, if many)",
         "policy": str(file),
     }
+
+
+def print_certificate(found: Certified, out: Console) -> None:
+    """What the policy is worth at least and at most, and last whether to deploy it."""
+    said, card = found.verdict, found.card
+    facts = {
+        "at least": f"{said.lower:.6g}",
+        "at most": f"{said.upper:.6g}",
+        "as logged": f"{said.logged_value:.6g} (what came after an episode was cut off counted as the worst)",
+        "doing as the graph says": f"{card.graph.lower:.6g} to {card.graph.upper:.6g}",
+        "resting on stitches": f"{said.share_on_stitches:.1%} of the value that the graph's policy has at least",
+        "starts within the data": f"{said.coverage:.1%}",
+        "width of the bounds": f"{said.width:.1%} of all that rewards allow, {card.floor:.6g} to {card.ceiling:.6g}",
+    }
+    print_facts(f"what the policy is worth at the starts, with a confidence of {card.confidence:.0%}", facts, out)
+    print_verdict(found, out)
+
+
+def print_verdict(found: Certified, out: Console) -> None:
+    """The verdict as one bold line; the reasons, if there are any, below."""
+    said, wide = found.verdict, not out.is_terminal
+    if said.deploy:
+        told = ": it is sure to earn more than the log did, as far as its model and rows that were held out can tell"
+        out.print(Text.assemble(("deploy", "bold green"), (told, "bold")), soft_wrap=wide)
+        return
+    out.print(Text.assemble(("hold", "bold red"), (": better not to deploy it yet, because", "bold")), soft_wrap=wide)
+    for reason in said.reasons:
+        print_line(f"  - {reason}", out)
 
 
 def print_next(folder: Path, out: Console) -> None:

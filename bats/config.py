@@ -8,6 +8,7 @@ from typing import Literal
 
 from bats.bisimulation import BisimulationConfig
 from bats.candidates import CandidateConfig
+from bats.certificate import CertificateConfig
 from bats.cloning import CloningConfig
 from bats.cross_entropy import CrossEntropyConfig
 from bats.demonstrations import RolloutConfig
@@ -43,10 +44,13 @@ class Config:
     have come to lie beyond the tolerance of stitching"""
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     stitch: StitchConfig = field(default_factory=StitchConfig)
-    bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
     refresh: RefreshConfig = field(default_factory=RefreshConfig)
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
     cloning: CloningConfig = field(default_factory=CloningConfig)
+    certificate: CertificateConfig | None = field(default_factory=CertificateConfig)
+    """how the policy is bounded before it is said whether to deploy it; None: it is not"""
+    bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
+    """the metric of value that these bounds rest on, and that a run with the metric bisimulation learns on the way"""
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma < 1:
@@ -90,6 +94,7 @@ def _paper(
         stitch=StitchConfig(
             rounds=rounds,
             rounds_beside=0,
+            short_every=None,
             samples=attempts,
             attempts=attempts,
             temperature=temperature,
@@ -154,6 +159,7 @@ PRESETS: dict[str, Config] = {
         dynamics=DynamicsConfig(updates=4_000, members=5, elites=3),
         stitch=StitchConfig(rounds=10, rounds_beside=2, samples=3000, attempts=3000),
         cloning=CloningConfig(hidden=(256, 256), updates=5_000),
+        bisimulation=BisimulationConfig(updates=1_500, batch_size=64),
     ),
     "bisimulation": Config(metric="bisimulation", penalty=1.0, stitch=StitchConfig(tolerance=5.0)),
     "paper-umaze": _paper_maze(

@@ -1,8 +1,8 @@
 """Settings and records as JSON: frozen dataclasses of plain values, written exactly and read strictly.
 
-Understood are numbers, words, yes and no, None, `Literal`, unions of these, tuples of any length, tables by word, and
-dataclasses of all that. Whatever is unknown, missing or of another type is refused, with the file and the field. What
-was read is equal to what was written; numbers that JSON has no sign for are written as words.
+Understood are numbers, words, yes and no, None, `Literal`, tuples, dataclasses, unions of these, and tables by word.
+Whatever is unknown, missing or of another type is refused, with the file and the field. What was read is equal to what
+was written; numbers that JSON has no sign for are written as words.
 """
 
 from __future__ import annotations
@@ -77,14 +77,16 @@ def _read(kind: Any, value: object, file: str, field: str) -> Any:
     if is_dataclass(kind):
         return _read_object(kind, value, file, field)
     if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise DataError("a list", repr(value), file=file, field=field)
-        return tuple(_read(arguments[0], entry, file, f"{field}[{place}]") for place, entry in enumerate(value))
+        return _read_list(arguments, value, file, field)
     if get_origin(kind) is dict:
         entries = _table(value, file, field)
         return {name: _read(arguments[1], entry, file, _within(field, name)) for name, entry in entries.items()}
     choices = arguments if get_origin(kind) in (Union, UnionType) else (kind,)
     for choice in choices:
+        if is_dataclass(choice) and isinstance(value, dict):
+            return _read_object(choice, value, file, field)
+        if get_origin(choice) is tuple and isinstance(value, list):
+            return _read_list(get_args(choice), value, file, field)
         if get_origin(choice) is Literal and isinstance(value, str) and value in get_args(choice):
             return value
         if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -94,6 +96,20 @@ def _read(kind: Any, value: object, file: str, field: str) -> Any:
         if type(value) is choice:
             return value
     raise DataError(" or ".join(map(_described, choices)), repr(value), file=file, field=field)
+
+
+def _read_list(kinds: tuple[Any, ...], value: object, file: str, field: str) -> tuple[Any, ...]:
+    """A tuple of any length, or of as many entries as there are kinds."""
+    if not isinstance(value, list):
+        raise DataError("a list", repr(value), file=file, field=field)
+    if kinds[1:] == (Ellipsis,):
+        kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+        raise DataError(f"a list of {len(kinds)}", repr(value), file=file, field=field)
+    return tuple(
+        _read(kind, entry, file, f"{field}[{place}]")
+        for place, (kind, entry) in enumerate(zip(kinds, value, strict=True))
+    )
 
 
 def _table(value: object, file: str, field: str) -> dict[str, Any]:
@@ -109,4 +125,8 @@ def _within(field: str, name: str) -> str:
 def _described(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return "a list"
+    if is_dataclass(kind):
+        return "an object"
     return NAMES.get(kind, str(kind))

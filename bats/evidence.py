@@ -1,52 +1,60 @@
-"""What speaks for and against the model's word: its members' disagreement, held-out rows, and a metric of value.
+"""What speaks for and against the model's word: its members' disagreement, and rows that it never saw.
 
-A claim is what the model says of its own error: in where actions lead, as `attempts` does for stitches, and in what
-they pay. Claims times a factor (`reliability`) are taken for true, and turned into units of value here.
+A claim is what the model says of its own error, of where actions lead and of what they pay: how far some share of the
+members keep, and how wrong it usually was on held-out rows near the way, added up over the steps. It is made twice, in
+the metric that stitches are judged by and in the metric of value, where it says how much the value may differ. Claims
+times a factor (`reliability`) are taken for true.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float, Int
 
 from bats.attempts import Learned
 from bats.calibration import LocalError
-from bats.dynamics import one_hot
-from bats.errors import SettingError
-from bats.metric import Metric, ScaledMetric
+from bats.metric import Metric
 from bats.model import HeldOut
 from bats.planner import error_of
 
 RESOLUTION = 1e-3
-"""claims below this, in the units of the metric and of the log's range of rewards, count as this"""
+"""claims below this share of the log's range of rewards count as this"""
 
 
 @dataclass(frozen=True)
 class Factors:
     """What the claims of plans are multiplied by to be trusted."""
 
-    landing: float
-    """those about where they end"""
+    value: float
+    """those about what the value is where they end"""
     reward: float
     """those about what they pay"""
     windows: int
     """held-out plans that they were found with"""
 
-    def reach(self, claimed: Float[np.ndarray, "C"]) -> Float[np.ndarray, "C"]:
-        """How far off plans may end that claim so much."""
-        return self.landing * np.maximum(claimed, RESOLUTION)
+
+@dataclass(frozen=True, eq=False)
+class Claims:
+    """How wrong plans may be, by the model's own word."""
+
+    landing: Float[np.ndarray, "C"]
+    """about where each ends, in the metric that stitches are judged by"""
+    value: Float[np.ndarray, "C"]
+    """about the value there"""
+    reward: Float[np.ndarray, "C K"]
+    """about what each step pays; 0 beyond a plan's length"""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What claims are made from, and what makes them values."""
+    """What claims are made from, and the rows to test them on."""
 
     learned: Learned
-    rewards: LocalError
-    """how wrong the model's rewards were, and where"""
+    judging: HeldOut
+    """held-out rows that claims are made from"""
     unseen: HeldOut
     """rows that nothing else has been chosen or judged by"""
     value_metric: Metric
@@ -54,7 +62,7 @@ class Evidence:
     quantile: float
     """share of the members whose word a claim is"""
     tolerance: float
-    """largest claim of a plan that is acted on"""
+    """largest claim about where a plan ends that is acted on"""
     reward_span: float
     """of the log"""
 
@@ -62,69 +70,60 @@ class Evidence:
     def of(
         cls, learned: Learned, held_out: HeldOut, value_metric: Metric, *, quantile: float, tolerance: float
     ) -> Evidence:
-        """One half of the held-out rows tells how wrong the rewards are where, the other calibrates."""
-        judging, unseen = held_out.halves()
-        wrong = np.abs(judging.predicted_reward - judging.rewards)
-        return cls(
-            learned,
-            LocalError(np.asarray(learned.metric.embed(judging.observations)), wrong),
-            unseen,
-            value_metric,
-            quantile,
-            tolerance,
-            reward_span=float(np.ptp(held_out.rewards)),
-        )
+        """One half of the held-out rows makes claims, as it does for stitches, the other tests them."""
+        span = float(np.ptp(held_out.rewards))
+        return cls(learned, *held_out.halves(), value_metric, quantile, tolerance, span)
 
-    def disagreement(self, ends: Float[np.ndarray, "M C D"]) -> Float[np.ndarray, "C"]:
-        """How far from their mean the members are, as many of them as are asked."""
-        embed = self.learned.metric.embed
-        apart = np.linalg.norm(np.asarray(embed(ends)) - np.asarray(embed(ends.mean(axis=0))), axis=2)
-        return error_of(apart.T, self.quantile)
+    @cached_property
+    def _values(self) -> LocalError:
+        """How wrong the value is where one step of the model leads, and where that is so."""
+        rows = self.judging
+        wrong = LocalError.measured(self.value_metric, rows.observations, rows.next_observations, rows.predicted_next)
+        return LocalError(self._rewards.places, wrong.residual)
 
-    def local(self, acted_in: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n"]:
-        """How wrong one step usually is near embedded states; 0 where stitches were not judged by that either."""
-        local = self.learned.local_error
-        return np.zeros(len(acted_in)) if local is None else local.near(acted_in)
+    @cached_property
+    def _rewards(self) -> LocalError:
+        rows = self.judging
+        places = np.asarray(self.learned.metric.embed(rows.observations))
+        return LocalError(places, np.abs(rows.predicted_reward - rows.rewards))
 
-    def claimed_reward(
-        self, dispute: Float[np.ndarray, "n"], acted_in: Float[np.ndarray, "n m"]
-    ) -> Float[np.ndarray, "n"]:
-        """How much a step may pay more or less than the members' mean, from which one of them is so far off."""
-        return np.maximum(dispute + self.rewards.near(acted_in), RESOLUTION * self.reward_span)
+    def claims(
+        self,
+        visited: Float[np.ndarray, "M C K D"],
+        dispute: Float[np.ndarray, "C K"],
+        source: Float[np.ndarray, "C D"],
+        aim: Float[np.ndarray, "C D"],
+        length: Int[np.ndarray, "C"],
+    ) -> Claims:
+        """Of plans from `source` that are meant to end in `aim`, if members see them go through `visited`.
 
-    def around(self, places: Float[np.ndarray, "C D"], reach: Float[np.ndarray, "C"]) -> Float[np.ndarray, "C P D"]:
-        """The places themselves, and what lies `reach` away from each both ways along every number that counts."""
-        metric = self.learned.metric
-        if not isinstance(metric, ScaledMetric):
-            raise SettingError("Only a metric that weighs numbers knows its directions.")
-        counts = np.flatnonzero(metric.weight)
-        way = np.zeros((2 * len(counts) + 1, places.shape[1]))
-        way[1 + 2 * np.arange(len(counts)), counts] = 1 / metric.weight[counts]
-        way[2 + 2 * np.arange(len(counts)), counts] = -1 / metric.weight[counts]
-        return places[:, None] + reach[:, None, None] * way
-
-    def spread(self, places: Float[np.ndarray, "C P D"]) -> Float[np.ndarray, "C"]:
-        """How far from a place anything within reach may be in the value metric, where that is straight nearby.
-
-        The farther of both ways along each number, and all numbers together as the sides of a box: no direction is
-        worse.
+        `dispute` is how far from the promised reward of each step a member is.
         """
-        embedded = np.asarray(self.value_metric.embed(places.astype(np.float32)), dtype=np.float64)
-        apart = np.linalg.norm(embedded[:, 1:] - embedded[:, :1], axis=2)
-        return np.linalg.norm(apart.reshape(len(places), -1, 2).max(axis=2), axis=1)
+        acting = np.arange(visited.shape[2]) < length[:, None]
+        mean = visited.mean(axis=0)
+        acted_in = np.asarray(self.learned.metric.embed(np.concatenate([source[:, None], mean[:, :-1]], axis=1)))
+        local, value, reward = np.zeros((3, *acting.shape))
+        local[acting], value[acting], reward[acting] = self.one_step(acted_in[acting], dispute[acting])
+        ends = visited[:, :, -1]  # beyond a plan's length states stay where it ends
+        landing, fares = self.apart(ends, aim)
+        least = RESOLUTION * self.reward_span
+        return Claims(landing + local.sum(axis=1), np.maximum(fares + value.sum(axis=1), least), reward)
 
-    def paid(
-        self, states: Float[np.ndarray, "C D"], actions: np.ndarray, places: Float[np.ndarray, "C P D"]
-    ) -> Float[np.ndarray, "C Q"]:
-        """What each member expects for arriving at each of the places."""
-        count, each = places.shape[:2]
-        dynamics = self.learned.dynamics
-        encoded = one_hot(actions, dynamics.action_count)
-        rows = (np.repeat(states, each, axis=0), np.repeat(encoded, each, axis=0), places.reshape(count * each, -1))
-        paid = np.asarray(dynamics.reward(*(for_all(part, dynamics.member_count) for part in rows)))
-        return np.moveaxis(paid.reshape(-1, count, each), 0, 1).reshape(count, -1)
+    def one_step(
+        self, acted_in: Float[np.ndarray, "n m"], dispute: Float[np.ndarray, "n"]
+    ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+        """What a step adds to claims about place and value, and its claim about its reward, near embedded states."""
+        local = self.learned.local_error
+        place = np.zeros(len(acted_in)) if local is None else local.near(acted_in)
+        reward = np.maximum(dispute + self._rewards.near(acted_in), RESOLUTION * self.reward_span)
+        return place, self._values.near(acted_in), reward
 
-
-def for_all(rows: np.ndarray, members: int) -> Float[Array, "M B n"]:
-    """The same rows for every member."""
-    return jnp.broadcast_to(jnp.asarray(rows, jnp.float32), (members, *rows.shape))
+    def apart(
+        self, ends: Float[np.ndarray, "M C D"], aim: Float[np.ndarray, "C D"]
+    ) -> tuple[Float[np.ndarray, "C"], Float[np.ndarray, "C"]]:
+        """How far from where they should be the asked share of the members is, in both metrics."""
+        found = []
+        for metric in (self.learned.metric, self.value_metric):
+            here, there = np.asarray(metric.embed(ends)), np.asarray(metric.embed(aim.astype(ends.dtype)))
+            found.append(error_of(np.linalg.norm(here - there, axis=2).T.astype(np.float64), self.quantile))
+        return found[0], found[1]

@@ -67,14 +67,16 @@ class Stretches:
     place: Float[np.ndarray, "n D"]
     """where each comes to be, in the mean of the members"""
     length: Int[np.ndarray, "n"]
-    claimed: Float[np.ndarray, "n"]
-    """how far from there it may be"""
+    landing: Float[np.ndarray, "n"]
+    """how far from there it may be, by the model's claim"""
+    value: Float[np.ndarray, "n"]
+    """how much the value may differ from there"""
     discount: Float[np.ndarray, "n"]
     """of what comes after; 0 where the episode has ended"""
     earned: Float[np.ndarray, "n"]
     """on the way, discounted"""
     off: Float[np.ndarray, "n"]
-    """how much more or less that may be, by its own claim"""
+    """how much more or less that may be"""
 
 
 def follow(
@@ -85,28 +87,26 @@ def follow(
     A stretch ends after so many steps, with the episode, or before the step with which its claimed error would reach
     the tolerance; one step is always made.
     """
-    embed, members = evidence.learned.metric.embed, evidence.learned.dynamics.member_count
-    here = np.repeat(states[None].astype(np.float32), members, axis=0)
+    here = np.repeat(states[None].astype(np.float32), evidence.learned.dynamics.member_count, axis=0)
     weight, running = np.ones(len(states)), np.ones(len(states), dtype=bool)
-    earned, off, local, claimed = np.zeros((4, len(states)))
+    earned, off, added, added_value, landing, value = np.zeros((6, len(states)))
     length = np.zeros(len(states), dtype=np.int64)
     for step in range(steps):
-        acted_in = np.asarray(embed(here.mean(axis=0)))
+        acted_in = np.asarray(evidence.learned.metric.embed(here.mean(axis=0)))
         after, paid, ends = _stepped(evidence.learned.dynamics, policy, here)
-        here_local = local + evidence.local(acted_in)
-        claim = evidence.disagreement(after) + here_local
-        running &= (claim < evidence.tolerance) | (step == 0)
-        earned += np.where(running, weight * paid.mean(axis=0), 0.0)
-        dispute = np.abs(paid - paid.mean(axis=0)).max(axis=0)
-        off += np.where(running, weight * evidence.claimed_reward(dispute, acted_in), 0.0)
+        place, fares, claimed = evidence.one_step(acted_in, np.abs(paid - paid.mean(axis=0)).max(axis=0))
+        apart, apart_value = evidence.apart(after, after.mean(axis=0))
+        running &= (apart + added + place < evidence.tolerance) | (step == 0)
+        added, added_value = added + running * place, added_value + running * fares
+        landing = np.where(running, apart + added, landing)
+        value = np.where(running, apart_value + added_value, value)
+        earned += running * weight * paid.mean(axis=0)
+        off += running * weight * claimed
         here = np.where(running[:, None], after, here)
-        local, claimed = np.where(running, here_local, local), np.where(running, claim, claimed)
         length += running
         weight = np.where(running, np.where(ends, 0.0, gamma * weight), weight)
         running &= ~ends
-        if not running.any():
-            break
-    return Stretches(here.mean(axis=0), length, claimed, weight, earned, off)
+    return Stretches(here.mean(axis=0), length, landing, value, weight, earned, off)
 
 
 def joined(
@@ -121,14 +121,13 @@ def joined(
     places = np.asarray(embed(stretches.place))
     distance, near = tree.query(places, k=np.arange(1, min(NEAREST, len(states)) + 1), workers=-1)
     spread, apart = np.full(len(states), np.inf), np.full(near.shape, np.inf)
-    if math.isfinite(factors.landing):
+    if math.isfinite(factors.value):
         spread = factors.reward * stretches.off
         familiar = (policy.strangeness(stretches.place) <= 1) | (distance[:, 0] <= policy.usual_distance)
-        known = familiar & (stretches.claimed < evidence.tolerance)
-        around = evidence.around(stretches.place[known], factors.reach(stretches.claimed[known]))
+        known = familiar & (stretches.landing < evidence.tolerance)
         fares, ends = np.asarray(value(states.astype(np.float32))), np.asarray(value(stretches.place))
         beside = np.linalg.norm(fares[near] - ends[:, None], axis=2)
-        apart[known] = beside[known] + evidence.spread(around)[:, None]
+        apart[known] = beside[known] + factors.value * stretches.value[known, None]
     reward = stretches.earned[:, None] + np.stack([-spread, spread], axis=-1)
     return Chain(near, apart, stretches.discount, reward)
 

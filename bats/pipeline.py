@@ -1,5 +1,7 @@
 """The whole flow, as the paper has it: learn a model of the log, stitch the log together, solve it, clone its policy.
 
+Last, the policy is bounded from below and above, and it is said whether to deploy it.
+
 Every stage is kept in the run's folder as soon as it is done, and loaded instead of made where it is there already.
 Chance comes from the seed alone, so a run that was stopped and went on ends as one that was not. What `fit` returns is
 what `load_result` reads from the folder.
@@ -13,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -23,6 +26,8 @@ from bats.attempts import Learned
 from bats.bisimulation import BisimulationMetric
 from bats.bisimulation_files import load_metric
 from bats.calibration import LocalError
+from bats.certified import Certified, load_certified, save_certified
+from bats.certifying import certified, check_rewards
 from bats.cloning import clone
 from bats.config import Config, preset
 from bats.dataset import Dataset
@@ -39,8 +44,9 @@ from bats.resolve import Changes, Resolved, resolve
 from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from bats.solve import Solution, logged_value, policy_iteration, start_value
 from bats.stitch import Experience, stitch
-from bats.stretches import Stretches
+from bats.stretches import Stretches, in_ordinary_steps
 from bats.types import Reporter, silent
+from bats.verdict import Verdict
 
 DEFAULT = preset("default")
 
@@ -74,6 +80,13 @@ class Result:
     value: float
     """and that with the stitches"""
     timings: tuple[Timing, ...]
+    certificate: Certified | None
+    """what both policies are worth at least and at most at the starts; None if that was not asked for"""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether to deploy the policy, and if not, why not; None if that was not asked for."""
+        return None if self.certificate is None else self.certificate.verdict
 
     def save(self, folder: Path | str) -> None:
         """Keeps all of it in a folder of its own; `load_result`, `bats-rl report` and the others read it from there."""
@@ -117,6 +130,7 @@ def fit(
     config = preset(config) if isinstance(config, str) else config
     if seed < 0:
         raise SettingError(f"`seed` must not be negative; got {seed}.")
+    check_rewards(dataset, config.certificate)
     place = Path(mkdtemp(prefix="bats-") if folder is None else folder)
     run = RunFolder(place)
     try:
@@ -154,6 +168,7 @@ def load_result(folder: Path | str) -> Result:
         log_value=ended.log_value,
         value=ended.value,
         timings=run.timings(),
+        certificate=load_certified(run.path),
     )
 
 
@@ -203,6 +218,9 @@ class _Fit:
             solution = policy_iteration(mdp, dead_end_value=worth)
         with self.timed("cloning"):
             self.clone(mdp, solution, metric)
+        if config.certificate is not None:
+            with self.timed("certifying"):
+                self.certify(mdp, solution, self.learned(model, metric), model)
         run.finish(
             Finished(
                 rounds=run.rounds_done,
@@ -242,18 +260,19 @@ class _Fit:
         if not run.has_mdp:
             run.save_mdp(log)
 
-        def learned(metric: Metric) -> Learned:
-            return Learned(model.dynamics, metric, action_box(self.dataset), _local_error(model, metric, config))
-
         def rounds(mdp: TabularMDP, learned: Learned, experience: Experience, last: int | None) -> TabularMDP:
             return self.rounds(mdp, learned, experience, last, on_record)
 
         if config.metric == "bisimulation":
-            return Stretches(run, config, self.seed, learned, rounds, self.report).stitched(log)
+            return Stretches(run, config, self.seed, partial(self.learned, model), rounds, self.report).stitched(log)
         experience = Experience.none()
         for attempts in run.attempts(Attempts):
             experience = experience.and_then(attempts, log.real_count)
-        return rounds(run.load_mdp(), learned(metric), experience, None)
+        return rounds(run.load_mdp(), self.learned(model, metric), experience, None)
+
+    def learned(self, model: Model, metric: Metric) -> Learned:
+        """What planning relies on, with a given metric."""
+        return Learned(model.dynamics, metric, action_box(self.dataset), _local_error(model, metric, self.config))
 
     def rounds(
         self,
@@ -296,6 +315,26 @@ class _Fit:
             replace(policy, familiar=familiar, card={**policy.card, **_card(self.dataset.name, shown, config)}),
             run.policy,
         )
+
+    def certify(self, mdp: TabularMDP, solution: Solution, learned: Learned, model: Model) -> None:
+        """Says what the policy is worth at least and at most, unless that was done before."""
+        run, config = self.run_folder, self.config
+        if run.certificate.exists():
+            return
+        if config.metric == "bisimulation":
+            mdp, config = in_ordinary_steps(run, mdp, learned, config)
+        found = certified(
+            self.dataset,
+            mdp,
+            solution.policy,
+            load_policy(run.policy),
+            learned=learned,
+            held_out=model.held_out,
+            config=config,
+            seed=self.seed,
+            report=self.report,
+        )
+        save_certified(found, run.path)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

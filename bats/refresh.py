@@ -68,7 +68,7 @@ def learn_metric(
     if begin_from is not None:
         config = replace(config, updates=refresh.updates)
     learned = learn_bisimulation(steps, config, gamma=mdp.gamma, seed=seed, begin_from=begin_from, report=report)
-    return calibrated(learned, steps, steps.values, seed=seed)
+    return calibrated(learned, steps, steps.values(), seed=seed)
 
 
 def in_steps(metric: BisimulationMetric, worth: float) -> BisimulationMetric:

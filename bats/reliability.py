@@ -1,8 +1,9 @@
 """How far the claimed errors of plans can be trusted, measured on rows that nothing else has seen.
 
 Stretches of held-out rows are taken for plans: the model follows their actions and claims an error, as it does for a
-stitch, in where they end and in what they earn. What truly happened is known, so the ratio of true to claimed error is
-too. Windows that no stitch would have been made of, as their claimed error exceeds the tolerance, are left out.
+stitch, in what the value is where they end and in what they earn. What truly happened is known, so the ratio of true to
+claimed error is too. Windows that no stitch would have been made of, as they claim to end farther off than the
+tolerance, are left out.
 
 A walk of the policy takes many stitches, and all of their claims must be true at once: with n of them each true with
 probability q, all are with q^n. So a walk that is to be right with 90% needs the quantile 0.9^(1/n) of the ratios.
@@ -20,7 +21,7 @@ from scipy.stats import rankdata
 
 from bats.dynamics import unroll
 from bats.errors import SettingError
-from bats.evidence import RESOLUTION, Evidence, Factors
+from bats.evidence import Evidence, Factors
 from bats.model import HeldOut
 
 WINDOWS = 10_000
@@ -31,8 +32,8 @@ WINDOWS = 10_000
 class Reliability:
     """True errors of plans over the claimed ones, plan by plan."""
 
-    landing: Float[np.ndarray, "W"]
-    """of where each ends"""
+    value: Float[np.ndarray, "W"]
+    """of the value where each ends"""
     reward: Float[np.ndarray, "W"]
     """of what it earns"""
 
@@ -44,45 +45,41 @@ class Reliability:
         """
         if not (0 < confidence < 1 and plans >= 0):
             raise SettingError(f"A confidence lies strictly between 0 and 1; got {confidence} for {plans} plans.")
-        count = len(self.landing)
+        count = len(self.value)
         needed = math.ceil(confidence ** (1 / max(plans, 1.0)) * (count + 1))
         if needed > count:
             return Factors(math.inf, math.inf, count)
-        place = np.maximum(rankdata(self.landing, "max"), rankdata(self.reward, "max"))
+        place = np.maximum(rankdata(self.value, "max"), rankdata(self.reward, "max"))
         within = int(np.sort(place)[needed - 1]) - 1
-        return Factors(float(np.sort(self.landing)[within]), float(np.sort(self.reward)[within]), count)
+        return Factors(float(np.sort(self.value)[within]), float(np.sort(self.reward)[within]), count)
 
 
 def measure_reliability(evidence: Evidence, lengths: Int[np.ndarray, "C"], *, seed: int) -> Reliability:
     """Follows windows of unseen rows, as long as the plans in question, and compares what happened with the claims."""
-    rows, learned = evidence.unseen, evidence.learned
+    rows, fares = evidence.unseen, evidence.value_metric.embed
     first, length = _windows(rows, lengths, np.random.default_rng([seed, 8]))
     if len(first) == 0:
         return Reliability(*np.zeros((2, 0)))
     acting = np.arange(int(length.max())) < length[:, None]
     row = first[:, None] + np.minimum(np.arange(acting.shape[1]), length[:, None] - 1)
     source, actions = (jnp.asarray(part, jnp.float32) for part in (rows.observations[first], rows.actions[row]))
-    visited, paid = map(np.asarray, unroll(learned.dynamics, source, actions, jnp.asarray(length)))
-    expected = visited.mean(axis=0)
-    before = np.concatenate([rows.observations[first][:, None], expected[:, :-1]], axis=1)
-    acted_in = np.asarray(learned.metric.embed(before))
-    local, claimed_reward = np.zeros((2, *acting.shape))
-    local[acting] = evidence.local(acted_in[acting])
-    claimed = evidence.disagreement(visited[:, :, -1]) + local.sum(axis=1)
-    dispute = np.abs(paid - paid.mean(axis=0)).max(axis=0)
-    claimed_reward[acting] = evidence.claimed_reward(dispute[acting], acted_in[acting])
-    missed = learned.metric.embed(expected[:, -1]) - learned.metric.embed(rows.next_observations[row[:, -1]])
-    earned = np.where(acting, rows.rewards[row] - paid.mean(axis=0), 0.0)
-    like = np.isfinite(claimed) & (claimed < evidence.tolerance)
+    visited, paid = map(np.asarray, unroll(evidence.learned.dynamics, source, actions, jnp.asarray(length)))
+    mean, aim = paid.mean(axis=0), visited[:, :, -1].mean(axis=0)
+    dispute = np.abs(paid - mean).max(axis=0)
+    claims = evidence.claims(visited, dispute, rows.observations[first], aim, length)
+    missed = np.asarray(fares(aim)) - np.asarray(fares(rows.next_observations[row[:, -1]].astype(np.float32)))
+    earned = np.where(acting, rows.rewards[row] - mean, 0.0).sum(axis=1)
+    like = np.isfinite(claims.landing) & (claims.landing < evidence.tolerance)
     return Reliability(
-        _ratios(np.linalg.norm(np.asarray(missed), axis=1)[like], np.maximum(claimed, RESOLUTION)[like]),
-        _ratios(np.abs(earned.sum(axis=1))[like], claimed_reward.sum(axis=1)[like]),
+        _ratios(np.linalg.norm(missed.astype(np.float64), axis=1)[like], claims.value[like]),
+        _ratios(np.abs(earned)[like], claims.reward.sum(axis=1)[like]),
     )
 
 
 def _ratios(true: Float[np.ndarray, "W"], claimed: Float[np.ndarray, "W"]) -> Float[np.ndarray, "W"]:
     """0 where nothing was wrong, even if nothing was claimed."""
-    return np.divide(true, claimed, out=np.zeros(len(true)), where=true > 0)
+    with np.errstate(divide="ignore"):
+        return np.divide(true, claimed, out=np.zeros(len(true)), where=true > 0)
 
 
 def _windows(

@@ -20,6 +20,7 @@ from bats.report_maps import plane_of, value_map, walks_over_log
 from bats.report_page import Figure, Page, Section, Table, Tile, told, write_page
 from bats.report_plots import model_errors, tried_by_error, tried_by_length, tried_by_round, value_by_round
 from bats.report_policy import candidates_section, evaluation_section, policy_section, returns, returns_section
+from bats.report_verdict import comparison_section, verdict_section
 from bats.rollouts import stitched_share
 
 NAME = "report.html"
@@ -45,7 +46,14 @@ def compare_reports(runs: Sequence[Path], out: Path, *, overwrite: bool = False)
 
 
 def _page(story: Story) -> Page:
-    sections = [_log(story), _model(story), *_rounds(story), _maps(story), returns_section(story)]
+    sections = [
+        verdict_section(story),
+        _log(story),
+        _model(story),
+        *_rounds(story),
+        _maps(story),
+        returns_section(story),
+    ]
     sections += [candidates_section(story), policy_section(story), evaluation_section(story)]
     sections += [_times(story), _settings(story)]
     return Page(
@@ -186,7 +194,9 @@ def _comparison(stories: Sequence[Story], names: Sequence[str]) -> Page:
     changed = tuple((name, *(told(each.get(name)) for each in settings)) for name in differing)
     table = Table(("", *names), tuple(rows), words=True)
     figures: tuple[Figure, ...] = (value_by_round(stories, names), returns(stories, names))
-    sections = [Section("Side by side", tables=(table,)), Section("Curves", figures=figures)]
+    judged = comparison_section(stories, names)
+    sections = [] if judged is None else [judged]
+    sections += [Section("Side by side", tables=(table,)), Section("Curves", figures=figures)]
     if changed:
         sections.append(Section("Settings that differ", tables=(Table(("setting", *names), changed, words=True),)))
     best = max(range(len(stories)), key=lambda number: stories[number].ended.value)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bats.certified import Certified, load_certified
 from bats.config_files import from_plain, parsed
 from bats.errors import DataError
 from bats.mdp import TabularMDP
@@ -93,6 +94,9 @@ class Story:
     evaluation: dict[str, Any] | None
     policy: dict[str, Any]
     """the cloned policy's card"""
+    certificate: Certified | None
+    fingerprint: str
+    """of the log"""
 
     def dimension(self, number: int) -> str:
         """What a number of the state is called."""
@@ -135,6 +139,8 @@ def read_story(path: Path) -> Story:
         log_card=None if card is None else from_plain(LogCard, card, file=str(run.path / LOG_CARD)),
         evaluation=_object(run.path / EVALUATION),
         policy=_object(run.policy.with_suffix(".json")) or {},
+        certificate=load_certified(run.path),
+        fingerprint=str(header.get("fingerprint", "")),
     )
 
 

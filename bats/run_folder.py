@@ -11,6 +11,8 @@
     errors.safetensors          and each stitch's error by the last of those
     policy.safetensors, .json   the cloned policy, and a card for people
     walks.safetensors           what the policy's walks earned, and which of them were cloned
+    certificate.json            deploy or hold, and why; what the policies are worth at least and at most
+    bounds.safetensors          the same bounds at every start
     timings.jsonl               how long everything took: the one file that no two runs share
     finished.json               how it ended; where it is, the run is finished
     evaluation.json             what the policy earned in an environment, where it was played in one
@@ -53,7 +55,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-VERSION = 2
+VERSION = 3
 """raised when the meaning of what a folder holds changes"""
 _RUN, _LOCK, _ATTEMPTS, _WALKS = "run.json", "lock", "bats-attempts", "bats-walks"
 _ERRORS = "bats-errors"
@@ -137,6 +139,7 @@ class RunFolder:
         self.model = self.path / "model.safetensors"
         self.training = self.path / "training.safetensors"
         self.policy = self.path / "policy.safetensors"
+        self.certificate = self.path / "certificate.json"
         self.evaluation = self.path / "evaluation.json"
         self._errors = self.path / "errors.safetensors"
         self._walks = self.path / "walks.safetensors"

@@ -41,6 +41,9 @@ class StitchConfig:
     """rounds of solving, looking and planning [n]"""
     rounds_beside: int = 10
     """further rounds that stitch states beside the policy's walks; none where the rounds before ran out of joins"""
+    short_every: int | None = 4
+    """in every so-manieth round stitches are at most half as long: where things are hit, a model is good for a few
+    actions only; None: in none"""
     samples: int = 4000
     """states drawn from the policy's occupancy each round [m]"""
     attempts: int = 4000
@@ -66,6 +69,8 @@ class StitchConfig:
         for name in ("rounds", "samples", "attempts"):
             if getattr(self, name) < 1:
                 raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        if self.short_every is not None and self.short_every < 1:
+            raise SettingError(f"`short_every` must be at least 1; got {self.short_every}.")
         if self.rounds_beside < 0:
             raise SettingError(f"`rounds_beside` must not be negative; got {self.rounds_beside}.")
         for name in ("temperature", "tolerance"):
@@ -157,7 +162,7 @@ def stitch(
     for number in range(rounds_done + 1, last + 1):
         rng = np.random.default_rng([seed, 3, number])
         look = _Look(mdp, solution, neighbours, learned, wanted, experience, config, rng)
-        sources, visits, found = look.along_walks() if number <= config.rounds else look.beside_walks()
+        sources, visits, found = look.candidates(number)
         if len(found) == 0:
             return
         chosen = most_promising(found, sources, visits, experience, config.attempts)
@@ -190,6 +195,19 @@ class _Look:
     experience: Experience
     config: StitchConfig
     rng: np.random.Generator
+
+    def candidates(self, number: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
+        """Sources, how often each was met, and what they could join, of this round."""
+        config, wanted = self.config, self.wanted
+        if config.short_every is not None and number % config.short_every == 0 and wanted.longest > 1:
+            short = replace(self, wanted=replace(wanted, longest=wanted.longest // 2))
+            found = short.candidates_of(number)
+            if len(found[2]):
+                return found
+        return self.candidates_of(number)
+
+    def candidates_of(self, number: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
+        return self.along_walks() if number <= self.config.rounds else self.beside_walks()
 
     def along_walks(self) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
         """Sources where the policy goes, how often each was met, and what they could join."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -111,3 +111,18 @@ class Stretches:
             if number == begun:
                 experience = experience.forgetting_failures()
         return experience
+
+
+def in_ordinary_steps(run: RunFolder, mdp: TabularMDP, learned: Learned, config: Config) -> tuple[TabularMDP, Config]:
+    """A finished graph with the errors of its plans by another metric, and settings with the largest as tolerance.
+
+    Certificates measure in ordinary steps.
+    """
+    rounds, quantile = run.stitches(run.rounds_done), config.stitch.planner.quantile
+    error = errors_of_plans(learned, mdp.states, rounds, quantile=quantile)
+    measured = charge(mdp, error, penalty=mdp.penalty)
+    kept = error[np.isfinite(stitch_errors(mdp))]
+    if len(kept) == 0:
+        return measured, config
+    largest = float(np.nextafter(kept.max(), np.inf))
+    return measured, replace(config, stitch=replace(config.stitch, tolerance=largest))

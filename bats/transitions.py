@@ -10,7 +10,6 @@ may be all states of an MDP, or only those that the policy comes through from so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from jaxtyping import Float, Int, UInt64
 
 from bats.bisimulation_exact import one_step
 from bats.errors import DataError, SettingError
-from bats.kernels import NO_EDGE, follow_edges, mark_reached
+from bats.kernels import NO_EDGE, mark_reached
 from bats.mdp import TabularMDP
 from bats.solve import checked_policy
 from bats.types import Policy, StateValues
@@ -48,12 +47,11 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.states)
 
-    @cached_property
     def values(self) -> Float[np.ndarray, "n"]:
-        """What the policy earns from each row on, discounted: exactly."""
-        count = len(self)
-        value, factor, end = np.empty(count), np.empty(count), np.empty(count, dtype=np.int32)
-        follow_edges(np.arange(count), self.following, self.rewards, self.discounts, value, factor, end)
+        """What the policy is worth in each state: of twice as many steps in every turn, until nothing is left."""
+        value, weight, here = self.rewards.astype(np.float64), self.discounts.astype(np.float64), self.following
+        while weight.max(initial=0.0) > np.finfo(np.float64).eps ** 2:
+            value, weight, here = value + weight * value[here], weight * weight[here], here[here]
         return value
 
     @classmethod

@@ -37,16 +37,25 @@ class Verdict:
         return "deploy" if self.deploy else " ".join(("hold:", *self.reasons))
 
 
-def verdict(bounds: Bounds, *, logged_value: float, coverage: float) -> Verdict:
+def verdict(
+    bounds: Bounds,
+    *,
+    logged_value: float,
+    coverage: float,
+    share_on_stitches: float | None = None,
+    unknown: tuple[str, ...] = (),
+) -> Verdict:
     """Deploy if the lower bound at the starts exceeds the logged value and the starts lie within the data; else hold.
 
-    `coverage` is the caller's to measure: only they know where episodes will start.
+    `coverage` is the caller's to measure: only they know where episodes will start. A clone takes no stitches itself;
+    `share_on_stitches` is then that of the graph's policy, and where it is None the bounds' own. `unknown` says in
+    words why nothing could be known, where that is so: one more reason to hold, and the first.
     """
     if not 0 <= coverage <= 1 + ROUNDING:
         raise SettingError(f"`coverage` must be a share from 0 to 1; got {coverage}.")
     lower, upper = bounds.start_lower, bounds.start_upper
     more = logged_value + ROUNDING * max(1.0, abs(logged_value))
-    reasons = []
+    reasons = list(unknown)
     if not lower > more:
         at_best = (
             f"It may earn up to {upper:.4g}, but that is not certain."
@@ -61,6 +70,5 @@ def verdict(bounds: Bounds, *, logged_value: float, coverage: float) -> Verdict:
         reasons.append(
             f"Only {coverage:.1%} of the start weight lies within the data; {LEAST_COVERAGE:.0%} is asked for."
         )
-    return Verdict(
-        lower, upper, bounds.width, logged_value, bounds.share_on_stitches, min(coverage, 1.0), tuple(reasons)
-    )
+    share = bounds.share_on_stitches if share_on_stitches is None else share_on_stitches
+    return Verdict(lower, upper, bounds.width, logged_value, share, min(coverage, 1.0), tuple(reasons))

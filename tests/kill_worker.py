@@ -35,6 +35,7 @@ STAGES = {
     "add_stitches": stitch,
     "finished_graph": pipeline,
     "demonstrate": pipeline,
+    "certified": pipeline,
 }
 """functions that a stage begins with, and where they are called"""
 PATIENCE = 120.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bats.bisimulation import BisimulationConfig
 from bats.candidates import CandidateConfig
 from bats.cloning import CloningConfig
 from bats.config import Config
@@ -35,6 +36,7 @@ SMALL = Config(
         planner=PlannerConfig(fallback=False, more_iterations=0, batch=32),
     ),
     cloning=CloningConfig(hidden=(8,), batch_size=32, updates=60, evaluate_every=20),
+    bisimulation=BisimulationConfig(hidden=(8,), horizon=20, updates=60, batch_size=16),
 )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from bats.cli import main
+from bats.certified import load_certified
+from bats.cli import _parsed_fit, main
+from bats.cli_fit import print_verdict
 from bats.config import Config
 from bats.config_files import from_plain
 from bats.formats import write_hdf5
@@ -21,15 +25,18 @@ from bats.resolve import Changes, resolve
 from bats.run_folder import RunFolder
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, walks
+from tests.test_certified import certificate_of
 
 DYNAMICS = "members=2 elites=2 hidden=8 reward-hidden=8 batch-size=32 updates=60 evaluate-every=15"
 CLONING = "hidden=8 batch-size=32 updates=60 evaluate-every=20"
+BISIMULATION = "hidden=8 horizon=20 updates=60 batch-size=16"
 STITCH = "rounds=2 rounds-beside=1 samples=60 attempts=20 tolerance=2.0 candidates.longest=3 planner.batch=32"
 FLAGS = [
     *("--gamma", "0.95", "--dynamics.validation-rows", "50", "--dynamics.held-out-rows", "50"),
     *[word for each in DYNAMICS.split() for word in f"--dynamics.{each}".split("=")],
     *[word for each in STITCH.split() for word in f"--stitch.{each}".split("=")],
     *[word for each in CLONING.split() for word in f"--cloning.{each}".split("=")],
+    *[word for each in BISIMULATION.split() for word in f"--bisimulation.{each}".split("=")],
     "--stitch.planner.no-fallback",
 ]
 """what makes the default preset the small one"""
@@ -113,6 +120,37 @@ def test_a_fit_tells_of_its_policy_and_what_it_is_good_for(run: Path, capsys: py
     after = shown[shown.index("next:") :]
     for verb in ("evaluate", "report", "export", "solve"):
         assert f"bats-rl {verb} runs/walks-red--0" in after
+
+
+def test_a_fit_ends_with_bounds_and_the_verdict(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "walks [red].hdf5", *FLAGS]) == 0
+    shown = capsys.readouterr().out
+    told, found = facts(shown), load_certified(run)
+    assert found is not None
+    said = found.verdict
+    assert told["at least"] == f"{said.lower:.6g}"
+    assert told["at most"] == f"{said.upper:.6g}"
+    assert told["as logged"].startswith(f"{said.logged_value:.6g} ")
+    assert told["resting on stitches"].startswith(f"{said.share_on_stitches:.1%} ")
+    assert told["starts within the data"] == f"{said.coverage:.1%}"
+    lines = shown.splitlines()
+    verdict = next(place for place, line in enumerate(lines) if line.startswith("hold: "))
+    after = lines[verdict + 1 : lines.index("next:")]
+    assert after == [f"  - {reason}" for reason in said.reasons]  # nothing else stands between
+
+
+def test_a_policy_to_deploy_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_verdict(certificate_of(3.0, 4.0), Console())
+    assert capsys.readouterr().out.startswith("deploy: it is sure to earn more than the log did")
+
+
+def test_the_range_of_rewards_can_be_given(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parsed = _parsed_fit(["walks [red].hdf5", *FLAGS, "--certificate.reward-range", "0", "1"])
+    assert SMALL.certificate is not None
+    assert parsed.settings == replace(SMALL, certificate=replace(SMALL.certificate, reward_range=(0.0, 1.0)))
+    narrow = ["--certificate.reward-range", "0", "0.5", "--out", "narrow"]
+    assert main(["fit", "walks [red].hdf5", *FLAGS, *narrow]) == 2
+    assert "must hold all logged rewards, 0 to 1; got 0 to 0.5" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_log_that_is_called_after_no_task_is_not_played_unless_told_where(

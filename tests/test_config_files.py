@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.candidates import CandidateConfig
+from bats.certificate import CertificateConfig
 from bats.config import PRESETS, Config
 from bats.config_files import as_json, from_json
 from bats.dynamics import DynamicsConfig
@@ -52,6 +53,10 @@ def drawn(data: st.DataObject) -> Config:
                 scales=tuple(draw(st.lists(st.floats(0, 1, exclude_min=True), min_size=1))),
             ),
             planner=PlannerConfig(method=draw(st.sampled_from(["gauss-newton", "cross-entropy"]))),
+        ),
+        certificate=draw(
+            st.none()
+            | st.builds(CertificateConfig, reward_range=st.none() | st.tuples(st.floats(-9, 0), st.floats(0, 9)))
         ),
     )
 
@@ -112,6 +117,10 @@ def changed(place: str, value: Any) -> str:
         ("dynamics.hidden", [200, "9"], r"field 'dynamics.hidden\[1\]': expected a whole number, found '9'"),
         ("dynamics.members", 0, "field 'dynamics': expected settings that make sense, found `members`"),
         ("dynamics", 7, "field 'dynamics': expected an object, found 7"),
+        ("certificate", 7, "field 'certificate': expected an object or null, found 7"),
+        ("certificate.confidence", 1, "field 'certificate': expected settings that make sense, found `confidence`"),
+        ("certificate.reward_range", 1, "field 'certificate.reward_range': expected a list or null, found 1"),
+        ("certificate.reward_range", [1], r"field 'certificate.reward_range': expected a list of 2, found \[1\]"),
     ],
 )
 def test_anything_else_is_refused_with_the_file_and_the_field(place: str, value: Any, told: str) -> None:

@@ -25,9 +25,7 @@ from bats.refresh import RefreshConfig, errors_of_plans, in_steps
 from bats.relabel import prune, stitch_errors
 from bats.resolve import Changes, resolve
 from bats.run_folder import RunFolder
-from bats.solve import first_edges, policy_iteration, policy_value
-from bats.transitions import Transitions
-from tests.mdps import mdp_from_edges
+from bats.solve import policy_iteration
 from tests.small_runs import SMALL, walks
 from tests.test_kill import checksums
 from tests.test_stitch import Plane
@@ -174,12 +172,6 @@ def test_errors_of_another_graph_are_refused(result: Result, tmp_path: Path) -> 
     run.save_errors(np.zeros(run.load_mdp().stitch_count + 1))
     with pytest.raises(DataError, match="an error for each of"):
         run.charged_mdp()
-
-
-def test_values_of_transitions_are_those_of_the_policy() -> None:
-    mdp = mdp_from_edges(4, [(0, 1, 1.0), (1, 2, 2.0), (2, 1, 3.0), (3, 0, 5.0)], ends=(3,), gamma=0.5)
-    steps = Transitions.of(mdp, first_edges(mdp))
-    assert steps.values == pytest.approx(policy_value(mdp, first_edges(mdp)))
 
 
 @pytest.mark.parametrize("wrong", [{"rounds": 0}, {"updates": 0}])

@@ -27,8 +27,8 @@ from tests.logs import folder_bytes
 from tests.report_pages import HOSTILE, LINK, SCRIPT, Parsed, data_of, facts_of, plots_of
 from tests.small_runs import SMALL, walks
 
-PLOTS = ("model-errors", "value-by-round", "tried-by-round", "tried-by-error", "tried-by-length")
-PLOTS += ("walks", "value-map", "returns", "candidates")
+PLOTS = ("worth", "worth-by-start", "model-errors", "value-by-round", "tried-by-round", "tried-by-error")
+PLOTS += ("tried-by-length", "walks", "value-map", "returns", "candidates")
 """those of a run without an evaluation"""
 TITLE = f"{PurePath(HOSTILE).name}: stitched and solved"
 MOST_BYTES = 8_000_000
@@ -67,6 +67,9 @@ def hostile(run: Path, place: Path) -> Path:
     judged = {"promised": {"mean_return": 10.5}, HOSTILE: {"mean_return": 9.0, "low": 8.5, "high": 9.5, SCRIPT: LINK}}
     cloned = {"mean_return": SCRIPT, "low": LINK, "score": [HOSTILE]}
     (folder / "evaluation.json").write_text(json.dumps(judged | {"cloned": cloned, "environment": HOSTILE}))
+    certificate = json.loads((folder / "certificate.json").read_text())
+    certificate["verdict"]["reasons"] = [HOSTILE, LINK]
+    (folder / "certificate.json").write_text(json.dumps(certificate))
     (folder / "policy.json").write_text(json.dumps({"rows": LINK, "card": {SCRIPT: HOSTILE}, "hidden": [8, SCRIPT]}))
     return folder
 
@@ -262,7 +265,7 @@ def test_a_browser_draws_it_all_and_asks_for_nothing(
     seen = browser.show(out, width=width, height=900, questions=QUESTIONS, dark=width < 600)
     assert seen.errors == []
     assert seen.requests == []
-    names = {"plain": PLOTS, "hostile": (*PLOTS, "judged"), "both": ("value-by-round", "returns")}[kind]
+    names = {"plain": PLOTS, "hostile": (*PLOTS, "judged"), "both": ("worth", "value-by-round", "returns")}[kind]
     drawn = dict(seen.facts["drawn"])
     assert list(drawn) == list(names)
     assert all(count >= 2 for count in drawn.values())

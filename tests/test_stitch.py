@@ -164,11 +164,10 @@ def test_where_held_out_rows_doubt_the_model_stitches_cost_more_or_are_refused()
     refused = first_round(0.02)
     assert refused.record.accepted == 0
     assert refused.record.refused["doubted"] == sure.record.accepted
-    # wrong only far away from anything planned: nothing changes
+    # both of two rows are among the nearest, so one step is wrong by their mean, and two by twice that
     away = LocalError(np.array([[9.0, 9.0], [0.3, 0.0]]), np.array([5.0, 0.0]))
-    assert away.along(np.array([[[0.3, 0.0]]]), np.array([1])).tolist() == [
-        5.0
-    ]  # both of two rows are among the nearest
+    plan = np.array([[[0.3, 0.0], [0.3, 0.0]]])
+    assert [away.along(plan, np.array([length])).tolist() for length in (1, 2)] == [[2.5], [5.0]]
 
 
 def equal(one: object, other: object) -> bool:

@@ -79,3 +79,18 @@ def test_starts_outside_the_data_hold_whatever_the_bounds() -> None:
 def test_a_coverage_that_is_no_share_is_refused(wrong: float) -> None:
     with pytest.raises(SettingError, match="coverage"):
         verdict(bounded(0.0), logged_value=2.0, coverage=wrong)
+
+
+def test_why_nothing_could_be_known_is_the_first_reason_whatever_the_bounds() -> None:
+    said = verdict(bounded(0.0), logged_value=2.0, coverage=0.5, unknown=("The log is too small.",))
+    assert not said.deploy
+    assert said.reasons[0] == "The log is too small."
+    assert len(said.reasons) == 2
+
+
+def test_a_clone_rests_on_the_stitches_of_the_graph() -> None:
+    graph = bounded(1.0)
+    clone = replace(graph, lower=np.full_like(graph.lower, graph.floor))
+    assert verdict(clone, logged_value=2.0, coverage=1.0).share_on_stitches == 0.0
+    said = verdict(clone, logged_value=2.0, coverage=1.0, share_on_stitches=graph.share_on_stitches)
+    assert said.share_on_stitches == 1.0

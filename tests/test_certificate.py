@@ -1,0 +1,251 @@
+"""Claims, how far they can be trusted, and the bounds that follow: worked cases and a world that is known exactly."""
+
+from __future__ import annotations
+
+import math
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import Array
+
+from bats.attempts import Learned
+from bats.calibration import LocalError
+from bats.certificate import CertificateConfig, certify, lengths, stitches_a_walk, used_stitches
+from bats.dataset import Dataset
+from bats.errors import SettingError
+from bats.evidence import Evidence, Factors
+from bats.following import Chain, follow, joined
+from bats.mdp import Stitches, add_stitches, from_dataset
+from bats.metric import ScaledMetric
+from bats.model import HeldOut
+from bats.policy import Familiar, Policy
+from bats.reliability import Reliability, _windows, measure_reliability
+from bats.solve import policy_iteration
+from tests.small_runs import walks
+
+GAMMA = 0.9
+STEP = 0.1
+
+
+class Conveyor(eqx.Module):
+    """A place on a line: every action moves it by itself, and where it comes to be is what it is paid."""
+
+    networks: Array
+    action_count: None = None
+
+    @property
+    def member_count(self) -> int:
+        return len(self.networks)
+
+    def change(self, states: Array, actions: Array) -> tuple[Array, Array]:
+        return actions + self.networks, jnp.zeros_like(actions)
+
+    def reward(self, states: Array, actions: Array, after: Array) -> Array:
+        return after[..., 0]
+
+
+def conveyor(*, apart: float = 0.0) -> Conveyor:
+    return Conveyor(jnp.array([-apart, 0.0, apart])[:, None, None])
+
+
+def line(rows: int = 200, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0, 1, (rows, 1))
+
+
+def held_out(model: Conveyor, *, miss: float = 0.0, stretches: int = 40, steps: int = 10) -> HeldOut:
+    """Stretches of steps that truly go `miss` farther than the middle member says."""
+    actions = np.random.default_rng(1).uniform(-STEP, STEP, (stretches, steps, 1))
+    places = np.concatenate([np.zeros((stretches, 1, 1)), np.cumsum(actions + miss, axis=1)], axis=1)
+    before, after = (part.reshape(-1, 1) for part in (places[:, :-1], places[:, 1:]))
+    predicted = before + actions.reshape(-1, 1)
+    ends = np.zeros(len(before), dtype=bool)
+    return HeldOut(before, actions.reshape(-1, 1), after, after[:, 0], ends, predicted, predicted[:, 0], 0.0 * ends)
+
+
+def evidence(*, apart: float = 0.0, miss: float = 0.0, local: bool = True, tolerance: float = 10.0) -> Evidence:
+    model = conveyor(apart=apart)
+    rows = held_out(model, miss=miss)
+    metric = ScaledMetric(np.ones(1, dtype=np.float32))
+    error = None
+    if local:
+        judging = rows.halves()[0]
+        error = LocalError.measured(metric, judging.observations, judging.next_observations, judging.predicted_next)
+    learned = Learned(model, metric, (np.array([-1.0]), np.array([1.0])), error)
+    # the value of standing at x for ever is x / (1 - gamma)
+    value = ScaledMetric(np.full(1, 1 / (1 - GAMMA), dtype=np.float32))
+    return Evidence.of(learned, rows, value, quantile=0.8, tolerance=tolerance)
+
+
+def still(states: np.ndarray) -> Policy:
+    """A policy that stays where it is."""
+    familiar = Familiar(states.astype(np.float32), np.ones(1, dtype=np.float32), 0.5)
+    flat = np.zeros((1, 2), dtype=np.float32)
+    return Policy((flat,), (np.zeros(2, np.float32),), np.zeros(1), np.ones(1), -np.ones(1), np.ones(1), None, familiar)
+
+
+def test_halves_share_no_stretch_and_make_up_the_whole() -> None:
+    rows = held_out(conveyor())
+    first, second = rows.halves()
+    assert len(first.rewards) + len(second.rewards) == len(rows.rewards)
+    assert len(np.unique(rows.stretch)) == 40
+    assert len(first.rewards) == len(second.rewards) == 200
+
+
+def test_claims_are_what_members_dispute_plus_what_was_wrong_nearby_step_by_step() -> None:
+    known = evidence(apart=0.01, miss=0.02)
+    source, length = np.array([[0.5]]), np.array([3])
+    visited = np.array([0.53, 0.5, 0.47])[:, None, None, None] * np.ones((1, 1, 3, 1))
+    claims = known.claims(visited, np.zeros((1, 3)), source, np.array([[0.5]]), length)
+    # the 80th percentile of 0.03, 0 and 0.03 is 0.03; every held-out step was wrong by 0.02
+    np.testing.assert_allclose(claims.landing, 0.03 + 3 * 0.02, rtol=1e-4)
+    np.testing.assert_allclose(claims.value, (0.03 + 3 * 0.02) / (1 - GAMMA), rtol=1e-4)
+    np.testing.assert_allclose(claims.reward, 0.02, rtol=1e-4)
+
+
+def test_windows_stay_within_stretches_and_have_the_wanted_lengths() -> None:
+    rows = held_out(conveyor())
+    first, length = _windows(rows, np.array([3, 7]), np.random.default_rng(0))
+    assert set(length) == {3, 7}
+    assert np.array_equal(rows.stretch[first], rows.stretch[first + length - 1])
+    assert len(np.unique(np.column_stack([first, length]), axis=0)) == len(first)
+    _, longest = _windows(rows, np.array([99]), np.random.default_rng(0))
+    assert set(longest) == {10}
+
+
+def test_a_model_that_is_right_needs_no_factor_and_one_that_is_steadily_wrong_is_told_by_its_neighbours() -> None:
+    right = measure_reliability(evidence(), np.array([4]), seed=0)
+    assert right.value.max() < 1e-2
+    wrong = measure_reliability(evidence(miss=0.02), np.array([4]), seed=0)
+    np.testing.assert_allclose(wrong.value, 1.0, rtol=1e-3)  # off by 4 times 0.02, and claimed to be
+    unaware = measure_reliability(evidence(miss=0.02, local=False), np.array([4]), seed=0)
+    np.testing.assert_allclose(unaware.value, 1.0, rtol=1e-3)  # the metric of value has neighbours of its own
+
+
+def test_windows_that_claim_more_than_the_tolerance_do_not_count() -> None:
+    assert len(measure_reliability(evidence(miss=0.02, tolerance=0.01), np.array([4]), seed=0).value) == 0
+
+
+def test_factors_are_quantiles_that_fewer_plans_need_less_of() -> None:
+    ratios = np.arange(1.0, 101.0)
+    both = Reliability(ratios, ratios)
+    assert both.factors(0.9, 1.0) == Factors(91.0, 91.0, 100)  # the 91st of 100: 0.9 times 101, rounded up
+    assert both.factors(0.9, 2.0) == Factors(96.0, 96.0, 100)  # 0.9^(1/2) times 101 is 95.8
+    assert both.factors(0.9, 20.0) == Factors(math.inf, math.inf, 100)  # 0.9^(1/20) times 101 is 100.5
+    with pytest.raises(SettingError, match="confidence"):
+        both.factors(1.0, 1.0)
+
+
+@given(st.integers(0, 2**32), st.floats(0.5, 0.95))
+def test_enough_windows_keep_within_both_factors(seed: int, confidence: float) -> None:
+    rng = np.random.default_rng(seed)
+    both = Reliability(rng.exponential(size=300), rng.exponential(size=300))
+    found = both.factors(confidence, 1.0)
+    assert np.mean((both.value <= found.value) & (both.reward <= found.reward)) >= confidence
+
+
+def test_a_chain_that_leads_to_itself_has_a_closed_form() -> None:
+    chain = Chain(np.array([[0]]), np.array([[2.0]]), np.array([0.5]), np.array([[3.0, 4.0]]))
+    lower, upper = chain.bounds(0.0, 100.0)
+    np.testing.assert_allclose([lower[0], upper[0]], [(3 - 0.5 * 2) / 0.5, (4 + 0.5 * 2) / 0.5], rtol=1e-6)
+    unknown = Chain(np.array([[0]]), np.array([[np.inf]]), np.array([0.5]), np.array([[3.0, 4.0]]))
+    np.testing.assert_allclose(np.concatenate(unknown.bounds(0.0, 100.0)), [0.0, 100.0])
+
+
+def test_a_chain_goes_on_from_the_state_that_says_most() -> None:
+    near, apart = np.array([[1, 2], [1, 1], [2, 2]]), np.array([[1.0, 3.0], [0.0, 0.0], [0.0, 0.0]])
+    chain = Chain(near, apart, np.full(3, 0.5), np.array([[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]]))
+    lower, upper = chain.bounds(0.0, 10.0)  # the states that only lead to themselves are worth 4 and 8
+    np.testing.assert_allclose([lower[0], upper[0]], [0.5 * (8 - 3), 0.5 * (4 + 1)], rtol=1e-6)
+
+
+def test_a_stretch_ends_before_its_claim_reaches_the_tolerance() -> None:
+    known = evidence(miss=0.02, tolerance=0.07)
+    stretches = follow(still(line()), line(), known, gamma=GAMMA, steps=20)
+    assert set(stretches.length) == {3}  # 4 steps would claim 0.08
+    np.testing.assert_allclose(stretches.discount, GAMMA**3)
+    np.testing.assert_allclose(stretches.earned, line()[:, 0] * (1 + GAMMA + GAMMA**2), rtol=1e-5)
+
+
+def test_a_policy_that_stays_where_it_is_earns_what_the_place_pays() -> None:
+    states, known = line(), evidence()
+    stretches = follow(still(states), states, known, gamma=GAMMA, steps=5)
+    chain = joined(stretches, still(states), states, known, Factors(1.0, 1.0, 100))
+    lower, upper = chain.bounds(0.0, 10.0)
+    truth = states[:, 0] / (1 - GAMMA)
+    assert np.all(lower <= truth + 1e-4)
+    assert np.all(truth <= upper + 1e-4)
+    assert np.mean(upper - lower) < 0.1  # claims have a least size, so bounds are not quite points
+
+
+def test_without_factors_nothing_is_known() -> None:
+    states, known = line(), evidence()
+    stretches = follow(still(states), states, known, gamma=GAMMA, steps=5)
+    chain = joined(stretches, still(states), states, known, Factors(math.inf, math.inf, 3))
+    lower, upper = chain.bounds(0.0, 10.0)
+    np.testing.assert_allclose(lower, 0.0)
+    np.testing.assert_allclose(upper, 10.0)
+
+
+def test_a_place_that_is_strange_to_all_is_not_known() -> None:
+    states, known = line(), evidence()
+    away = Policy(
+        (np.zeros((1, 2), np.float32),),
+        (np.array([1.0, 0.0], np.float32),),
+        np.zeros(1),
+        np.ones(1),
+        -np.ones(1),
+        np.ones(1),
+        None,
+        still(states).familiar,
+    )
+    stretches = follow(away, states, known, gamma=GAMMA, steps=5)  # five steps of 1: far beyond the line
+    chain = joined(stretches, away, states, known, Factors(1.0, 1.0, 100))
+    assert np.all(np.isinf(chain.apart))
+
+
+def test_a_graph_with_one_stitch_is_bounded_by_its_claim() -> None:
+    log = walks(episodes=4, steps=5)
+    mdp = from_dataset(log.with_starts(np.array([0])), gamma=GAMMA)
+    joined_states = Stitches.judged_by_one(
+        source=np.array([0]),
+        target=np.array([8]),
+        length=np.array([2]),
+        action=np.full((1, 2, 2), 0.01),
+        state=np.full((1, 1, 2), 0.5),
+        reward=np.full((1, 2), 5.0),
+        planning_error=np.zeros(1),
+    )
+    mdp = add_stitches(mdp, joined_states, stitch_round=1)
+    policy = policy_iteration(mdp).policy
+    assert used_stitches(mdp, policy).tolist() == [0]
+    assert lengths(mdp).tolist() == [2]
+    assert stitches_a_walk(mdp, policy, 10) == 1
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    for wrong in ({"confidence": 1.0}, {"steps": 0}, {"anchors": 0}):
+        with pytest.raises(SettingError, match=next(iter(wrong))):
+            CertificateConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_log_without_stitches_is_certain_of_what_it_shows() -> None:
+    """One run along the line: the graph knows its value exactly, whatever the model says."""
+    places = np.linspace(0, 1, 41)[:, None]
+    log = Dataset.from_arrays(
+        places[:-1],
+        np.diff(places, axis=0),
+        places[1:, 0],
+        next_observations=places[1:],
+        terminations=np.arange(40) == 39,
+        name="line",
+    )
+    mdp = from_dataset(log, gamma=GAMMA)
+    solution = policy_iteration(mdp)
+    found = certify(mdp, solution.policy, still(places), evidence(), CertificateConfig(steps=5), seed=0)
+    np.testing.assert_allclose([found.graph.start_lower, found.graph.start_upper], solution.value[0], rtol=1e-6)
+    assert found.clone.start_lower <= 0.0 + 1e-6  # standing still at 0 earns nothing
+    assert found.clone.start_upper < solution.value[0]
