@@ -170,6 +170,15 @@ def test_where_held_out_rows_doubt_the_model_stitches_cost_more_or_are_refused()
     assert [away.along(plan, np.array([length])).tolist() for length in (1, 2)] == [[2.5], [5.0]]
 
 
+def test_some_rounds_look_for_stitches_half_as_long() -> None:
+    log = crossing()
+    config = replace(CONFIG, candidates=replace(CONFIG.candidates, longest=4), attempts=6, rounds=4, short_every=2)
+    rounds = list(stitch(from_dataset(log, gamma=GAMMA), learned(log), config, seed=0))
+    longest = {done.record.round: int(done.attempts.length.max()) for done in rounds}
+    assert longest[1] > 2
+    assert all(length <= 2 for number, length in longest.items() if number % 2 == 0)
+
+
 def equal(one: object, other: object) -> bool:
     return all(np.array_equal(getattr(one, part.name), getattr(other, part.name)) for part in fields(one))  # type: ignore[arg-type]
 
@@ -177,6 +186,7 @@ def equal(one: object, other: object) -> bool:
 def test_a_loop_that_goes_on_from_saved_rounds_ends_as_if_it_had_not_stopped() -> None:
     log = crossing()
     config = replace(CONFIG, candidates=CandidateConfig(longest=3, per_source=2), samples=10, attempts=4, rounds=3)
+    config = replace(config, rounds_beside=0)
     whole = rounds_of(log, config)
     assert len(whole) == 3
     experience = Experience.none()
