@@ -124,14 +124,14 @@ class BisimulationMetric(eqx.Module):
 
     def _embed_arrays(self, states: Float[np.ndarray, "*some D"]) -> Float[np.ndarray, "*some m"]:
         """In plain NumPy: nothing is compiled, whatever the number of states."""
-        table = states.reshape(-1, states.shape[-1])
+        table = states.reshape(math.prod(states.shape[:-1]), states.shape[-1])
         weights, biases = (tuple(map(np.asarray, part)) for part in (self.network.weights, self.network.biases))
         found = np.empty((len(table), len(biases[-1])), dtype=np.float32)
         for first in range(0, len(table), EMBED_ROWS):
             # standardised in the precision they came in: large numbers with small differences keep their digits
             some = (table[first : first + EMBED_ROWS] - self.mean) / self.deviation
             found[first : first + EMBED_ROWS] = through_layers(weights, biases, some.astype(np.float32))
-        return (self.scale * self.margin * found).reshape(*states.shape[:-1], -1)
+        return (self.scale * self.margin * found).reshape(*states.shape[:-1], found.shape[1])
 
 
 class _Rows(eqx.Module):

@@ -1,4 +1,4 @@
-"""One frozen configuration for the whole flow, and the presets: ours for every task, the paper's, and a quick one."""
+"""One frozen configuration for the whole flow, and the presets: ours, the paper's, a quick and a learned one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from bats.cross_entropy import CrossEntropyConfig
 from bats.demonstrations import RolloutConfig
 from bats.dynamics import PAPER, DynamicsConfig
 from bats.errors import SettingError
-from bats.metric import MetricKind
+from bats.metric import MetricKind, RunMetric
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
 from bats.pricing import PenaltyUnit
+from bats.refresh import RefreshConfig
 from bats.stitch import StitchConfig
 
 
@@ -27,8 +28,10 @@ class Config:
 
     gamma: float = 0.99
     """discount of one step"""
-    metric: MetricKind = "steps"
-    """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations"""
+    metric: RunMetric = "steps"
+    """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations; bisimulation:
+    a learned distance that bounds differences of value and counts steps by what one is worth, so that a penalty of 1
+    step is what the theorem asks for"""
     penalty: float = 3.0
     """what a unit of a stitch's error costs [c], in the unit of the next setting"""
     penalty_unit: PenaltyUnit = "step"
@@ -37,21 +40,30 @@ class Config:
     charge: Literal["during", "afterwards"] = "during"
     """afterwards: stitch without a penalty and charge it on the finished graph, as the paper does"""
     final_tolerance: float | None = None
-    """drop stitches with a larger error from the finished graph; None: none"""
+    """drop stitches with a larger error from the finished graph; None: none, or with the learned metric those that
+    have come to lie beyond the tolerance of stitching"""
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     stitch: StitchConfig = field(default_factory=StitchConfig)
+    refresh: RefreshConfig = field(default_factory=RefreshConfig)
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
     cloning: CloningConfig = field(default_factory=CloningConfig)
     certificate: CertificateConfig | None = field(default_factory=CertificateConfig)
     """how the policy is bounded before it is said whether to deploy it; None: it is not"""
     bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
-    """the metric of value that these bounds rest on"""
+    """the metric of value that these bounds rest on, and that a run with the metric bisimulation learns on the way"""
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma < 1:
             raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {self.gamma}.")
         if not (self.penalty >= 0 and isfinite(self.penalty)):
             raise SettingError(f"`penalty` must be finite and not negative; got {self.penalty}.")
+
+    @property
+    def kept_within(self) -> float | None:
+        """Largest error of a stitch of the finished graph; None: any that was accepted."""
+        if self.metric == "bisimulation" and self.final_tolerance is None:
+            return self.stitch.tolerance
+        return self.final_tolerance
 
 
 def _paper(
@@ -149,6 +161,7 @@ PRESETS: dict[str, Config] = {
         cloning=CloningConfig(hidden=(256, 256), updates=5_000),
         bisimulation=BisimulationConfig(updates=1_500, batch_size=64),
     ),
+    "bisimulation": Config(metric="bisimulation", penalty=1.0, stitch=StitchConfig(tolerance=5.0)),
     "paper-umaze": _paper_maze(
         radius=0.225, penalty=20.0, steps=300, least_return=100.0, policy=(64, 64), updates=10_000
     ),

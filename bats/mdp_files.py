@@ -74,6 +74,11 @@ def load_mdp(folder: Path) -> TabularMDP:
     return mdp
 
 
+def load_round(folder: Path, stitch_round: int) -> Stitches:
+    """What one round added; `load_mdp` is what checks it against the others."""
+    return Stitches(**_read(_round_path(folder, stitch_round), _ROUND, _STITCH_ARRAYS)[0])
+
+
 def _read(path: Path, kind: str, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     arrays, facts = read_arrays(path, kind)
     missing = sorted(set(names) - set(arrays))

@@ -22,6 +22,8 @@ from bats.errors import DataError
 
 Numbers = TypeVar("Numbers")
 MetricKind = Literal["steps", "raw", "deviations"]
+RunMetric = Literal["steps", "raw", "deviations", "bisimulation"]
+"""those, and the one that a run learns itself (`refresh`)"""
 
 ROUNDING = 1e-6
 """a number that changes less than this, relative to its range, does not change"""

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -22,6 +23,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bats.attempts import Learned
+from bats.bisimulation import BisimulationMetric
+from bats.bisimulation_files import load_metric
 from bats.calibration import LocalError
 from bats.certified import Certified, load_certified, save_certified
 from bats.certifying import certified, check_rewards
@@ -31,7 +34,7 @@ from bats.dataset import Dataset
 from bats.demonstrations import Demonstrations, demonstrate
 from bats.errors import OutputError, SettingError
 from bats.mdp import TabularMDP, from_dataset
-from bats.metric import ScaledMetric
+from bats.metric import Metric, ScaledMetric
 from bats.model import Model, fit_dynamics, load_model, save_model
 from bats.policy import Familiar, Policy
 from bats.policy_files import load_policy, save_policy
@@ -41,6 +44,7 @@ from bats.resolve import Changes, Resolved, resolve
 from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from bats.solve import Solution, logged_value, policy_iteration, start_value
 from bats.stitch import Experience, stitch
+from bats.stretches import Stretches, in_ordinary_steps
 from bats.types import Reporter, silent
 from bats.verdict import Verdict
 
@@ -59,6 +63,9 @@ class Result:
     seed: int
     model: Model
     metric: ScaledMetric
+    """what errors are measured in, unless that was learned; then ordinary steps"""
+    value_metric: BisimulationMetric | None
+    """the learned metric that the run ended with, in units of value"""
     mdp: TabularMDP
     """with all stitches that were kept, charged for their errors"""
     solution: Solution
@@ -152,6 +159,7 @@ def load_result(folder: Path | str) -> Result:
         seed=identity.seed,
         model=load_model(run.model),
         metric=ScaledMetric(np.array(ended.metric, dtype=np.float32)),
+        value_metric=None if run.last_metric is None else load_metric(run.metric(run.last_metric)),
         mdp=solved.mdp,
         solution=solved.solution,
         policy=load_policy(run.policy),
@@ -196,24 +204,23 @@ class _Fit:
         config, dataset, run = self.config, self.dataset, self.run_folder
         worth = config.stitch.dead_end_value
         run.describe_log(LogCard.of(dataset))
-        metric = ScaledMetric.of(dataset, config.metric)
+        metric = ScaledMetric.of(dataset, "steps" if config.metric == "bisimulation" else config.metric)
         with self.timed("training"):
             model = self.model(given)
         with self.timed("building the MDP"):
             log = from_dataset(dataset, gamma=config.gamma)
             log_value = start_value(log, policy_iteration(log, dead_end_value=worth).value)
             price = penalty_in_rewards(log, config.penalty, config.penalty_unit, dead_end_value=worth)
-        learned = Learned(model.dynamics, metric, action_box(dataset), _local_error(model, metric, config))
         begun = replace(log, penalty=price if config.charge == "during" else 0.0)
-        stitched = self.stitched(begun, learned, on_record)
+        stitched = self.stitched(begun, model, metric, on_record)
         with self.timed("solving"):
-            mdp = finished_graph(stitched, penalty=price, tolerance=config.final_tolerance)
+            mdp = finished_graph(stitched, penalty=price, tolerance=config.kept_within)
             solution = policy_iteration(mdp, dead_end_value=worth)
         with self.timed("cloning"):
             self.clone(mdp, solution, metric)
         if config.certificate is not None:
             with self.timed("certifying"):
-                self.certify(mdp, solution, learned, model)
+                self.certify(mdp, solution, self.learned(model, metric), model)
         run.finish(
             Finished(
                 rounds=run.rounds_done,
@@ -221,7 +228,7 @@ class _Fit:
                 penalty=config.penalty,
                 penalty_unit=config.penalty_unit,
                 price=price,
-                tolerance=config.final_tolerance,
+                tolerance=config.kept_within,
                 dead_end_value=worth,
                 logged_value=logged_value(dataset, gamma=config.gamma, dead_end_value=worth),
                 log_value=log_value,
@@ -245,16 +252,42 @@ class _Fit:
         run.training.unlink(missing_ok=True)
         return model
 
-    def stitched(self, log: TabularMDP, learned: Learned, on_record: Callable[[RoundRecord], None]) -> TabularMDP:
+    def stitched(
+        self, log: TabularMDP, model: Model, metric: ScaledMetric, on_record: Callable[[RoundRecord], None]
+    ) -> TabularMDP:
         """The MDP after all rounds, those that were done before included."""
-        run, config = self.run_folder, self.config.stitch
+        run, config = self.run_folder, self.config
         if not run.has_mdp:
             run.save_mdp(log)
+
+        def rounds(mdp: TabularMDP, learned: Learned, experience: Experience, last: int | None) -> TabularMDP:
+            return self.rounds(mdp, learned, experience, last, on_record)
+
+        if config.metric == "bisimulation":
+            return Stretches(run, config, self.seed, partial(self.learned, model), rounds, self.report).stitched(log)
         experience = Experience.none()
         for attempts in run.attempts(Attempts):
             experience = experience.and_then(attempts, log.real_count)
-        mdp, records = run.load_mdp(), run.records(RoundRecord)
-        rounds = stitch(mdp, learned, config, seed=self.seed, rounds_done=len(records), experience=experience)
+        return rounds(run.load_mdp(), self.learned(model, metric), experience, None)
+
+    def learned(self, model: Model, metric: Metric) -> Learned:
+        """What planning relies on, with a given metric."""
+        return Learned(model.dynamics, metric, action_box(self.dataset), _local_error(model, metric, self.config))
+
+    def rounds(
+        self,
+        mdp: TabularMDP,
+        learned: Learned,
+        experience: Experience,
+        last: int | None,
+        on_record: Callable[[RoundRecord], None],
+    ) -> TabularMDP:
+        """Makes and saves the rounds that follow those that are done, up to the last, and returns the MDP then."""
+        run, config = self.run_folder, self.config.stitch
+        records = run.records(RoundRecord)
+        rounds = stitch(
+            mdp, learned, config, seed=self.seed, rounds_done=len(records), last_round=last, experience=experience
+        )
         self.report("stitching", len(records), config.rounds + config.rounds_beside)
         began = time.perf_counter()
         for done in rounds:
@@ -285,9 +318,11 @@ class _Fit:
 
     def certify(self, mdp: TabularMDP, solution: Solution, learned: Learned, model: Model) -> None:
         """Says what the policy is worth at least and at most, unless that was done before."""
-        run = self.run_folder
+        run, config = self.run_folder, self.config
         if run.certificate.exists():
             return
+        if config.metric == "bisimulation":
+            mdp, config = in_ordinary_steps(run, mdp, learned, config)
         found = certified(
             self.dataset,
             mdp,
@@ -295,7 +330,7 @@ class _Fit:
             load_policy(run.policy),
             learned=learned,
             held_out=model.held_out,
-            config=self.config,
+            config=config,
             seed=self.seed,
             report=self.report,
         )
@@ -338,7 +373,7 @@ def _check_model(model: Model, dataset: Dataset) -> None:
         )
 
 
-def _local_error(model: Model, metric: ScaledMetric, config: Config) -> LocalError | None:
+def _local_error(model: Model, metric: Metric, config: Config) -> LocalError | None:
     if not config.stitch.calibrate:
         return None
     rows = model.held_out.halves()[0]

@@ -39,7 +39,7 @@ class Resolved:
 def resolve(run: RunFolder, changes: Changes) -> Resolved:
     """Solves a finished run under other settings. A penalty in steps is priced anew by the new rewards and discount."""
     facts = run.finished()
-    mdp = run.load_mdp()
+    mdp = run.charged_mdp()
     if changes.gamma is not None:
         mdp = discounted(mdp, changes.gamma)
     if changes.reward is not None:

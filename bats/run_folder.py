@@ -7,6 +7,8 @@
     mdp/round-0001.safetensors  what round 1 added; it is written last, and with it the round counts as done
     attempts/round-0001.…       all that round 1 tried
     records.jsonl               what each round did, one line each
+    metric-0010.safetensors     where the run learns its metric: as it was learned after round 10
+    errors.safetensors          and each stitch's error by the last of those
     policy.safetensors, .json   the cloned policy, and a card for people
     walks.safetensors           what the policy's walks earned, and which of them were cloned
     certificate.json            deploy or hold, and why; what the policies are worth at least and at most
@@ -35,6 +37,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Float
 
 from bats import mdp_files
 from bats.array_files import read_arrays, write_arrays
@@ -45,6 +48,7 @@ from bats.files import atomic_path
 from bats.mdp import Stitches, TabularMDP
 from bats.pricing import PenaltyUnit
 from bats.records import LOG_CARD, LogCard
+from bats.relabel import charge
 
 if sys.platform == "win32":
     import msvcrt
@@ -54,6 +58,7 @@ else:
 VERSION = 3
 """raised when the meaning of what a folder holds changes"""
 _RUN, _LOCK, _ATTEMPTS, _WALKS = "run.json", "lock", "bats-attempts", "bats-walks"
+_ERRORS = "bats-errors"
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.tmp")
 """what `files.atomic_path` calls a file that is not whole yet"""
 
@@ -101,7 +106,7 @@ class Finished:
     value: float
     """and with the stitches"""
     metric: tuple[float, ...]
-    """weight of each number of a state"""
+    """weight of each number of a state; of ordinary steps where the run learned a metric"""
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,7 @@ class RunFolder:
         self.policy = self.path / "policy.safetensors"
         self.certificate = self.path / "certificate.json"
         self.evaluation = self.path / "evaluation.json"
+        self._errors = self.path / "errors.safetensors"
         self._walks = self.path / "walks.safetensors"
         self._mdp = self.path / "mdp"
         self._records = self.path / "records.jsonl"
@@ -179,6 +185,36 @@ class RunFolder:
     def load_mdp(self) -> TabularMDP:
         """The MDP with the stitches of all rounds that are done."""
         return mdp_files.load_mdp(self._mdp)
+
+    def charged_mdp(self) -> TabularMDP:
+        """The same, with the errors by the metric that the run ended with."""
+        mdp = self.load_mdp()
+        if not self._errors.exists():
+            return mdp
+        error = read_arrays(self._errors, _ERRORS)[0].get("error", np.zeros(0))
+        if error.shape != (mdp.stitch_count,):
+            expected = f"an error for each of {mdp.stitch_count} stitches"
+            raise DataError(expected, f"{error.shape}", file=str(self._errors))
+        return charge(mdp, error, penalty=mdp.penalty)
+
+    def save_errors(self, error: Float[np.ndarray, "C"]) -> None:
+        """Saves the errors of all stitches by the metric that the run ends with."""
+        write_arrays(self._errors, _ERRORS, {"error": error}, {}, overwrite=True)
+
+    def stitches(self, rounds: int) -> Iterator[Stitches]:
+        """What each of the first rounds added."""
+        for number in range(1, rounds + 1):
+            yield mdp_files.load_round(self._mdp, number)
+
+    def metric(self, rounds: int) -> Path:
+        """Where the metric lies that was learned after so many rounds."""
+        return self.path / f"metric-{rounds:04d}.safetensors"
+
+    @property
+    def last_metric(self) -> int | None:
+        """After how many rounds the metric was last learned; None: never."""
+        found = sorted(self.path.glob("metric-*.safetensors"))
+        return int(found[-1].stem.removeprefix("metric-")) if found else None
 
     def save_mdp(self, mdp: TabularMDP) -> None:
         """Saves the MDP before stitching."""

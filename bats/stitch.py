@@ -142,20 +142,24 @@ def stitch(
     *,
     seed: int,
     rounds_done: int = 0,
+    last_round: int | None = None,
     experience: Experience | None = None,
 ) -> Iterator[Round]:
     """Stitches a log's MDP together, yielding after each round; ends early when a round finds nothing left to try.
 
     Every round solves from scratch: a warm start could settle ties otherwise than a run that went on from saved rounds.
 
-    To go on from saved rounds, give the MDP they grew, how many they were, and what they tried.
+    To go on from saved rounds, give the MDP they grew, how many they were, and what they tried. To stop before the
+    configuration says, give the last round.
     """
+    last = config.rounds + config.rounds_beside
+    last = last if last_round is None else min(last_round, last)
     experience = Experience.none() if experience is None else experience
     points = np.asarray(learned.metric.embed(mdp.states[: mdp.real_count]))
     neighbours = Neighbours(points, config.neighbours)
     wanted = _affordable(config.candidates, mdp.action_count)
     solution = policy_iteration(mdp, dead_end_value=config.dead_end_value)
-    for number in range(rounds_done + 1, config.rounds + config.rounds_beside + 1):
+    for number in range(rounds_done + 1, last + 1):
         rng = np.random.default_rng([seed, 3, number])
         look = _Look(mdp, solution, neighbours, learned, wanted, experience, config, rng)
         sources, visits, found = look.candidates(number)

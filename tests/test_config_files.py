@@ -107,7 +107,7 @@ def changed(place: str, value: Any) -> str:
         ("gamma", "0.9", "field 'gamma': expected a number, found '0.9'"),
         ("gamma", True, "field 'gamma': expected a number, found True"),
         ("gamma", 1.5, "expected settings that make sense, found `gamma` must lie strictly between 0 and 1; got 1.5"),
-        ("metric", "miles", "field 'metric': expected steps, raw, deviations, found 'miles'"),
+        ("metric", "miles", "field 'metric': expected steps, raw, deviations, bisimulation, found 'miles'"),
         ("final_tolerance", [], r"field 'final_tolerance': expected a number or null, found \[\]"),
         ("stitch.rounds", ..., "field 'stitch.rounds': expected an entry, found none"),
         ("stitch.rounds", 2.5, "field 'stitch.rounds': expected a whole number, found 2.5"),

@@ -26,7 +26,8 @@ from bats.bounds import Bounds, Doubts, sandwich
 from bats.evaluate import evaluate
 from bats.mdp import LOGGED, TabularMDP
 from bats.pipeline import Result
-from bats.relabel import stitch_errors
+from bats.pricing import penalty_in_rewards
+from bats.relabel import prune, stitch_errors
 from bats.rollouts import on_the_way, walk
 from bats.solve import policy_value
 from bats.studies.car_tracks import replayed
@@ -125,9 +126,14 @@ def lower_bound(result: Result) -> Bounds:
 def doubts(result: Result) -> Doubts:
     """How wrong the stitches of a run may be: each one's own error times how steeply the value changes around it.
 
-    The slope is read from the graph, so this is an estimate and no proof.
+    The slope is read from the graph, so this is an estimate and no proof. By a learned metric of value an error counts
+    steps, and what one is worth is the slope.
     """
     error = stitch_errors(result.mdp)
+    if result.value_metric is not None:
+        log = prune(result.mdp, np.zeros(result.mdp.stitch_count, dtype=bool))
+        worth = penalty_in_rewards(log, 1.0, "step", dead_end_value=result.config.stitch.dead_end_value)
+        return Doubts(landing=error * worth)
     return Doubts(landing=error * value_slope(result))
 
 

@@ -74,6 +74,7 @@ def _raw(config: Config) -> Config:
 VARIANTS = (
     Variant("steps", "Euclidean, in ordinary steps", car_config(preset("default"))),
     Variant("raw", "Euclidean, raw numbers", _raw(car_config(preset("default")))),
+    Variant("bisimulation", "bisimulation, learned", car_config(preset("bisimulation"))),
 )
 
 
