@@ -61,7 +61,7 @@ class Chain:
 
 
 @dataclass(frozen=True, eq=False)
-class Stretches:
+class Followed:
     """What a policy does in the model from some states, for as long as the model's word is good."""
 
     place: Float[np.ndarray, "n D"]
@@ -81,7 +81,7 @@ class Stretches:
 
 def follow(
     policy: Policy, states: Float[np.ndarray, "n D"], evidence: Evidence, *, gamma: float, steps: int
-) -> Stretches:
+) -> Followed:
     """Lets the policy act in the model from every state, each member going its own way.
 
     A stretch ends after so many steps, with the episode, or before the step with which its claimed error would reach
@@ -106,11 +106,11 @@ def follow(
         length += running
         weight = np.where(running, np.where(ends, 0.0, gamma * weight), weight)
         running &= ~ends
-    return Stretches(here.mean(axis=0), length, landing, value, weight, earned, off)
+    return Followed(here.mean(axis=0), length, landing, value, weight, earned, off)
 
 
 def joined(
-    stretches: Stretches, policy: Policy, states: Float[np.ndarray, "n D"], evidence: Evidence, factors: Factors
+    stretches: Followed, policy: Policy, states: Float[np.ndarray, "n D"], evidence: Evidence, factors: Factors
 ) -> Chain:
     """The stretches as a chain: each goes on from the states nearest to its end, if its claims times the factors hold.
 
@@ -140,7 +140,8 @@ def _stepped(
     before, acted = jnp.asarray(here), jnp.asarray(actions.reshape(*here.shape[:2], -1), jnp.float32)
     after = before + dynamics.change(before, acted)[0]
     paid = np.asarray(dynamics.reward(before, acted, after))
-    ends = np.zeros(here.shape[1], dtype=bool)
-    if isinstance(dynamics, Dynamics):
-        ends = np.asarray(dynamics.termination(before, acted, after)).mean(axis=0) > LIKELY
-    return np.asarray(after), paid, ends
+    if not isinstance(dynamics, Dynamics):
+        return np.asarray(after), paid, np.zeros(here.shape[1], dtype=bool)
+    ends = np.asarray(dynamics.termination(before, acted, after)).mean(axis=0) > LIKELY
+    going_on = np.asarray(dynamics.reward_going_on(before, acted, after))  # an end's pay is not paid in part before it
+    return np.asarray(after), np.where(ends, paid, going_on), ends
