@@ -8,7 +8,8 @@
 
 Logs are collected with seed 0 at their usual sizes. The environment judges what came out and chooses nothing: the
 graph's actions are played open loop from stratified starts, every stitch on the policy's walks is played alone from its
-exact source state, and the cloned policy plays the episodes that everybody is judged on.
+exact source state, the cloned policy plays the episodes that everybody is judged on, and the certificate's bounds are
+held against what both truly earn.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
 from benchmarks.maze_judge import judge
 from benchmarks.maze_score import OTHERS_PER_CELL, played, score_lines
+from benchmarks.true_values import coverage_lines
 
 TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large")
 
@@ -87,6 +89,9 @@ def measure(task: str, config: Config, name: str, options: argparse.Namespace) -
         print(line, flush=True)
     for line in score_lines(played(result.policy, maze, seed=options.seed), maze, name):
         print(line, flush=True)
+    if result.certificate is not None:
+        for line in coverage_lines(name, result, task, seed=options.seed):
+            print(line, flush=True)
 
 
 def tell(record: RoundRecord) -> None:

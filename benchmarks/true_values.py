@@ -1,4 +1,6 @@
-"""What policies truly earn, discounted, from exact states of a run: 1,400 steps in the simulator and no time limit.
+"""What policies truly earn, discounted, from exact states of a run, beside what was certified.
+
+1,400 steps in the simulator and no time limit:
 
     followed    the graph's actions along its walk, played open loop
     cloned      the cloned policy
@@ -8,14 +10,17 @@ Where the graph's walk ends before the task does, its last action is kept up, fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bats.certified import Certified
+from bats.errors import SettingError
 from bats.kernels import NO_EDGE
 from bats.mdp import TabularMDP
+from bats.pipeline import Result
 from bats.policy import Policy
 from bats.rollouts import walk
 from bats.tasks.maze2d import find_maze
@@ -24,6 +29,9 @@ from bats.types import Policy as Choice
 
 STEPS = 1400
 """after these, discounts of 0.99 are below a millionth"""
+
+STARTS = 200
+"""of a run that are played from, if it has as many"""
 
 Numbers = Float[np.ndarray, "n D"]
 Simulator = Callable[[Numbers, Float[np.ndarray, "n A"]], tuple[Numbers, Float[np.ndarray, "n"], Bool[np.ndarray, "n"]]]
@@ -48,6 +56,34 @@ def followed_values(
 def cloned_values(clone: Policy, states: Numbers, simulate: Simulator, gamma: float) -> Float[np.ndarray, "n"]:
     """What the clone earns from states."""
     return _earned(states, lambda _, here: clone.predict(here.astype(np.float32)), simulate, gamma)
+
+
+def coverage_lines(name: str, result: Result, task: str, *, seed: int) -> Iterator[str]:
+    """How many of 200 starts have their true values within the bounds, of both policies."""
+    found, mdp, simulate = certificate(result), result.mdp, simulator(task)
+    drawn = np.random.default_rng([seed, 12]).permutation(len(found.at_starts.starts))[:STARTS]
+    starts = found.at_starts.starts[drawn]
+    true = {
+        "graph": followed_values(mdp, result.solution.policy, starts, simulate),
+        "clone": cloned_values(result.policy, mdp.states[starts], simulate, mdp.gamma),
+    }
+    for kind, values in true.items():
+        lower, upper = (getattr(found.at_starts, f"{kind}_{end}")[drawn] for end in ("lower", "upper"))
+        rounding = 1e-6 * (found.card.ceiling - found.card.floor)
+        below, above = values < lower - rounding, values > upper + rounding
+        yield f"figure {name}_{kind}_covered {np.mean(~below & ~above):.4g} share"
+        yield f"figure {name}_{kind}_below {np.mean(below):.4g} share"
+        yield f"figure {name}_{kind}_above {np.mean(above):.4g} share"
+        yield f"figure {name}_{kind}_width {np.mean(upper - lower) / (found.card.ceiling - found.card.floor):.4g} share"
+        yield f"figure {name}_{kind}_lower {lower.mean():.6g} value"
+        yield f"figure {name}_{kind}_true {values.mean():.6g} value"
+        yield f"figure {name}_{kind}_upper {upper.mean():.6g} value"
+
+
+def certificate(result: Result) -> Certified:
+    if result.certificate is None:
+        raise SettingError("Verdicts need a configuration that asks for a certificate.")
+    return result.certificate
 
 
 def _earned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from jaxtyping import Array
 
 from bats.attempts import Learned
+from bats.bounds import sandwich
 from bats.calibration import LocalError
-from bats.certificate import CertificateConfig, certify, lengths, stitches_a_walk, used_stitches
+from bats.certificate import CertificateConfig, certify, find_doubts, lengths, stitches_a_walk, used_stitches
 from bats.dataset import Dataset
 from bats.errors import SettingError
 from bats.evidence import Evidence, Factors
@@ -25,7 +27,6 @@ from bats.model import HeldOut
 from bats.policy import Familiar, Policy
 from bats.reliability import Reliability, _windows, measure_reliability
 from bats.solve import policy_iteration
-from tests.small_runs import walks
 
 GAMMA = 0.9
 STEP = 0.1
@@ -207,23 +208,47 @@ def test_a_place_that_is_strange_to_all_is_not_known() -> None:
     assert np.all(np.isinf(chain.apart))
 
 
-def test_a_graph_with_one_stitch_is_bounded_by_its_claim() -> None:
-    log = walks(episodes=4, steps=5)
+def test_a_graph_with_one_stitch_is_bounded_by_its_claim_times_the_factor() -> None:
+    """Two actions of 0.1 from 0, meant for 0.25: off by 0.05 by every member, and by 0.02 a step on rows nearby."""
+    places = np.array([[0.0], [0.05], [0.25]])
+    log = Dataset.from_arrays(
+        places[:2],
+        np.full((2, 1), 0.05),
+        np.array([0.05, 0.0]),
+        next_observations=np.array([[0.05], [0.1]]),
+        timeouts=np.array([False, True]),
+        name="line",
+    )
     mdp = from_dataset(log.with_starts(np.array([0])), gamma=GAMMA)
-    joined_states = Stitches.judged_by_one(
+    mdp = replace(mdp, states=np.concatenate([mdp.states[:2], places[2:]]))  # the dead end is where the stitch goes
+    joining = Stitches.judged_by_one(
         source=np.array([0]),
-        target=np.array([8]),
+        target=np.array([2]),
         length=np.array([2]),
-        action=np.full((1, 2, 2), 0.01),
-        state=np.full((1, 1, 2), 0.5),
-        reward=np.full((1, 2), 5.0),
+        action=np.full((1, 2, 1), 0.1),
+        state=np.full((1, 1, 1), 0.1),
+        reward=np.array([[0.1, 0.25]]),
         planning_error=np.zeros(1),
     )
-    mdp = add_stitches(mdp, joined_states, stitch_round=1)
+    mdp = add_stitches(mdp, joining, stitch_round=1)
     policy = policy_iteration(mdp).policy
     assert used_stitches(mdp, policy).tolist() == [0]
     assert lengths(mdp).tolist() == [2]
     assert stitches_a_walk(mdp, policy, 10) == 1
+    known = evidence(miss=0.02)
+    doubts = find_doubts(mdp, np.array([0]), known, Factors(3.0, 2.0, 100))
+    np.testing.assert_allclose(doubts.landing, 3 * (0.05 + 2 * 0.02) / (1 - GAMMA), rtol=1e-4)
+    assert doubts.rewards is not None
+    # the last step pays 0.25 by the graph and 0.2 by the members; both are wrong by 0.02 nearby
+    off = 2 * np.array([0.02, 0.05 + 0.02])
+    expected = np.array([0.1, 0.25])[:, None] + np.stack([-off, off], axis=-1)
+    np.testing.assert_allclose(doubts.rewards[0], expected, rtol=1e-4)
+    bounds = sandwich(mdp, replace(doubts, reward_range=(0.0, 1.0)), policy=policy)
+    # the landing is worth less than nothing, so on the way there the floor of 0 stands in
+    assert expected[1, 0] < GAMMA * doubts.landing[0]
+    assert bounds.lower[0] == pytest.approx(expected[0, 0], rel=1e-6)
+    nothing = find_doubts(mdp, np.array([0]), known, Factors(math.inf, math.inf, 3))
+    assert np.isinf(nothing.landing).all()
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
