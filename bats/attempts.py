@@ -14,9 +14,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bats.calibration import LocalError
 from bats.candidates import Candidates
+from bats.dataset import Dataset
 from bats.dynamics import Dynamics, Predictor, one_hot
 from bats.mdp import Stitches, TabularMDP
 from bats.metric import Metric
+from bats.model import Model
 from bats.planner import PlannerConfig, Plans, Problems, plan
 from bats.records import Attempts, Outcome
 
@@ -34,6 +36,22 @@ class Learned:
     """least and greatest actions"""
     local_error: LocalError | None
     """how wrong the model is where; None: the ensemble's agreement is trusted"""
+
+    @classmethod
+    def of(cls, model: Model, metric: Metric, dataset: Dataset, *, calibrate: bool) -> Learned:
+        """A model of a log with a metric. Calibrated, one half of its held-out rows says how wrong it is where."""
+        local = None
+        if calibrate:
+            rows = model.held_out.halves()[0]
+            local = LocalError.measured(metric, rows.observations, rows.next_observations, rows.predicted_next)
+        return cls(model.dynamics, metric, action_box(dataset), local)
+
+
+def action_box(dataset: Dataset) -> tuple[Float[np.ndarray, "A"], Float[np.ndarray, "A"]]:
+    """The least and greatest actions of a log, as the networks take them."""
+    if dataset.action_count is not None:
+        return np.zeros(dataset.action_count), np.ones(dataset.action_count)
+    return dataset.actions.min(axis=0), dataset.actions.max(axis=0)
 
 
 def attempt(

@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float, Int
 from bats.errors import SettingError
 from bats.kernels import NO_EDGE
 from bats.mdp import LOGGED, NO_STITCH, Stitches, TabularMDP
-from bats.relabel import GridPoint, last_edges, sweep
+from bats.relabel import last_edges
 from bats.solve import Solution, checked_policy, greedy_policy, policy_iteration
 from bats.types import EdgeValues, Policy, StateValues
 
@@ -163,28 +163,6 @@ def improvement(old: Bounds, new: Bounds) -> Improvement:
     real = slice(new.real_count)
     rounding = ROUNDING * max(1.0, *(abs(end) for each in (old, new) for end in (each.floor, each.ceiling)))
     return Improvement(new.lower[real] - old.upper[real], new.start_lower - old.start_upper, rounding)
-
-
-def choose(
-    mdp: TabularMDP,
-    error: Float[np.ndarray, "C"],
-    doubts: Doubts,
-    *,
-    penalties: Sequence[float],
-    tolerances: Sequence[float],
-) -> list[GridPoint]:
-    """A grid of penalties and tolerances, best first, judged by the lower bound at the starts under the same doubts.
-
-    `error` is what penalties and tolerances look at. Of equally good settings, the one that relies on fewer stitches
-    comes first. None is better than the policy of `sandwich` itself, which is the best that any of them could find.
-    """
-    floor = possible_rewards(mdp, doubts.reward_range)[0] / (1 - mdp.gamma)
-
-    def lower_bound(kept: TabularMDP, policy: Policy) -> float:
-        return sandwich(kept, doubts, policy=policy).start_lower
-
-    points = sweep(mdp, error, penalties=penalties, tolerances=tolerances, judge=lower_bound, dead_end_value=floor)
-    return sorted(points, key=lambda point: (-point.judged_value, point.kept, -point.penalty))
 
 
 def possible_rewards(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> tuple[float, float]:

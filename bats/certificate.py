@@ -3,7 +3,7 @@
 `bounds.sandwich` turns doubts about stitches into bounds; here the doubts are found, all of them in units of value.
 
     landing     the model's claim, in the metric of value, about where a stitch ends (`evidence`), times a factor that
-                makes all claims of a walk true at once (`reliability`)
+                makes the claims of a walk true in sum (`reliability`)
     rewards     a stitched step pays what the graph says, give or take the model's claim about that, times a factor
 
 The clone does not do as the graph says, and seldom comes through its states. It is followed instead (`following`).
@@ -22,35 +22,42 @@ from jaxtyping import Int
 from bats.bounds import Bounds, Doubts, sandwich
 from bats.dynamics import one_hot, unroll
 from bats.errors import SettingError
-from bats.evidence import Evidence, Factors
-from bats.following import follow, joined
+from bats.evidence import Claims, Evidence, Factors
+from bats.following import Links, follow_on, joined
 from bats.kernels import NO_EDGE
 from bats.mdp import NO_STITCH, TabularMDP
 from bats.policy import Policy
-from bats.reliability import measure_reliability
-from bats.rollouts import on_the_way, walk
+from bats.reliability import Stakes, measure_reliability
+from bats.rollouts import Walks, on_the_way, walk
 from bats.types import Policy as Choice
 
 NEGLIGIBLE = 0.05
-"""share of all value that lies beyond the steps whose claims must all be true at once"""
+"""share of all value that lies beyond the steps whose claims count"""
+WALKS = 1000
+"""walks from the starts that show what rests on claims"""
 
 
 @dataclass(frozen=True)
 class CertificateConfig:
     """How sure a certificate is to be, and of what."""
 
-    confidence: float = 0.9
-    """share of the walks for which all claims on their way must be true"""
+    confidence: float = 0.95
+    """share of the walks whose claims must be true in sum"""
     reward_range: tuple[float, float] | None = None
     """least and greatest reward that can be; None: the log's own, which knows nothing of rewards it never saw"""
+    margin: float = 2.0
+    """what claims are multiplied by at least. Held-out rows are not chosen, plans are, by the model that speaks for
+    them; and where one plan ends the next begins, not where it should have ended"""
     steps: int = 20
     """most actions that the cloned policy is followed for at a time"""
     anchors: int = 8000
-    """states that it is followed from: the starts, and others on the policy's way"""
+    """states that it is followed from: the starts, others on the graph's way, and as many on its own way"""
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
             raise SettingError(f"`confidence` must lie strictly between 0 and 1; got {self.confidence}.")
+        if not (self.margin >= 0 and math.isfinite(self.margin)):
+            raise SettingError(f"`margin` must be finite and not negative; got {self.margin}.")
         for name in ("steps", "anchors"):
             if getattr(self, name) < 1:
                 raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
@@ -80,48 +87,98 @@ def certify(
     seed: int,
 ) -> Certificate:
     """Bounds for whoever does as the graph's policy says, and for its clone."""
-    steps = math.ceil(math.log(NEGLIGIBLE) / math.log(mdp.gamma))
-    used = used_stitches(mdp, policy)
-    stitched = measure_reliability(evidence, lengths(mdp)[used], seed=seed)
-    factors = stitched.factors(config.confidence, stitches_a_walk(mdp, policy, steps))
-    doubts = find_doubts(mdp, used, evidence, factors)
-    graph = sandwich(mdp, replace(doubts, reward_range=config.reward_range), policy=policy)
-
-    anchors = _anchors(mdp, policy, config.anchors, seed)
-    states = mdp.states[anchors]
-    stretches = follow(clone, states, evidence, gamma=mdp.gamma, steps=config.steps)
+    rng = np.random.default_rng([seed, 9])
+    graph, factors = bound_graph(mdp, policy, evidence, config, seed=seed)
+    anchors = _anchors(mdp, policy, config.anchors, rng)
+    counting = _steps_that_count(mdp)
+    walkers = np.arange(len(mdp.starts))  # the first of the anchors
+    room = math.ceil(config.anchors * config.steps / counting)
+    if len(walkers) > room:
+        walkers = np.sort(rng.choice(walkers, room, replace=False))
+    states, stretches = follow_on(
+        clone, mdp.states[anchors], walkers, evidence, gamma=mdp.gamma, steps=config.steps, counting=counting
+    )
+    links = Links.of(stretches, states, evidence, known=len(anchors))
+    first = rng.choice(len(mdp.starts), WALKS, p=mdp.start_weights)
+    stakes = links.stakes(stretches, first, plans=math.ceil(counting / stretches.length.mean()))
     followed = measure_reliability(evidence, stretches.length, seed=seed)
-    clone_factors = followed.factors(config.confidence, steps / float(stretches.length.mean()))
-    chain = joined(stretches, clone, states, evidence, clone_factors)
+    clone_factors = followed.factors(config.confidence, stakes, seed=seed).at_least(config.margin)
+    chain = joined(stretches, links, clone, states, evidence, clone_factors)
     lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
-    lower[anchors], upper[anchors] = chain.bounds(graph.floor, graph.ceiling)
+    lower[anchors], upper[anchors] = (each[: len(anchors)] for each in chain.bounds(graph.floor, graph.ceiling))
     return Certificate(graph, replace(graph, lower=lower, upper=upper), factors, clone_factors)
 
 
-def find_doubts(mdp: TabularMDP, used: Int[np.ndarray, "U"], evidence: Evidence, factors: Factors) -> Doubts:
+def bound_graph(
+    mdp: TabularMDP,
+    policy: Choice,
+    evidence: Evidence,
+    config: CertificateConfig,
+    *,
+    seed: int,
+    first_states: Int[np.ndarray, "n"] | None = None,
+    factors: Factors | None = None,
+) -> tuple[Bounds, Factors]:
+    """Bounds for whoever does as the graph says on the way from the first states, by default the starts.
+
+    `factors` that were found before make bounds of several policies comparable.
+    """
+    used = used_stitches(mdp, policy, mdp.starts if first_states is None else first_states)
+    claims = stitch_claims(mdp, used, evidence)
+    if factors is None:
+        first = np.random.default_rng([seed, 11]).choice(mdp.starts, WALKS, p=mdp.start_weights)
+        stakes = stitch_stakes(mdp, walk(mdp, policy, first, _steps_that_count(mdp)), used, claims)
+        stitched = measure_reliability(evidence, lengths(mdp)[used], seed=seed)
+        factors = stitched.factors(config.confidence, stakes, seed=seed).at_least(config.margin)
+    doubts = find_doubts(mdp, used, claims, factors)
+    return sandwich(mdp, replace(doubts, reward_range=config.reward_range), policy=policy), factors
+
+
+def stitch_claims(mdp: TabularMDP, used: Int[np.ndarray, "U"], evidence: Evidence) -> Claims:
+    """What the model says of its own error in some stitches."""
+    length = lengths(mdp)[used]
+    if len(used) == 0:
+        return Claims(np.zeros(0), np.zeros(0), np.zeros((0, 1)))
+    edge = _edges(mdp, used, length)
+    last = edge[np.arange(len(used)), length - 1]
+    source, target = mdp.states[mdp.source[edge[:, 0]]], mdp.states[mdp.target[last]]
+    actions = one_hot(mdp.action[edge], mdp.action_count)
+    plans = jnp.asarray(source, jnp.float32), jnp.asarray(actions, jnp.float32), jnp.asarray(length)
+    visited, expected = map(np.asarray, unroll(evidence.learned.dynamics, *plans))
+    dispute = np.abs(expected - mdp.reward[edge]).max(axis=0)
+    return evidence.claims(visited, dispute, source, target, length)
+
+
+def stitch_stakes(mdp: TabularMDP, walks: Walks, used: Int[np.ndarray, "U"], claims: Claims) -> Stakes:
+    """What rests on the claims of the stitches that some walks begin, step by step."""
+    value, reward = np.zeros((2, *walks.edge.shape))
+    edge, length = walks.edge, lengths(mdp)
+    stitch = np.append(mdp.stitch, NO_STITCH)[edge]  # NO_EDGE, which is -1, picks the last
+    walker, step = np.nonzero((stitch != NO_STITCH) & (np.append(mdp.source, mdp.state_count)[edge] < mdp.real_count))
+    begun = stitch[walker, step]
+    which = np.searchsorted(used, begun)
+    value[walker, step] = mdp.gamma ** (step + length[begun]) * claims.value[which]
+    reward[walker, step] = mdp.gamma**step * claims.reward[which].sum(axis=1)
+    return Stakes(value, reward)
+
+
+def find_doubts(mdp: TabularMDP, used: Int[np.ndarray, "U"], claims: Claims, factors: Factors) -> Doubts:
     """How wrong some stitches may be, if their claims times the factors are right. Of others nothing is known."""
     length = lengths(mdp)
     landing = np.full(mdp.stitch_count, np.inf)
     paid = np.full((mdp.stitch_count, max(int(length.max(initial=1)), 1), 2), [-np.inf, np.inf])
     if not (math.isfinite(factors.value) and len(used)):
         return Doubts(landing=landing, rewards=paid)
-    edge = _edges(mdp, used, length)
-    last = edge[np.arange(len(used)), length[used] - 1]
-    source, target = mdp.states[mdp.source[edge[:, 0]]], mdp.states[mdp.target[last]]
-    actions = one_hot(mdp.action[edge], mdp.action_count)
-    plans = jnp.asarray(source, jnp.float32), jnp.asarray(actions, jnp.float32), jnp.asarray(length[used])
-    visited, expected = map(np.asarray, unroll(evidence.learned.dynamics, *plans))
-    dispute = np.abs(expected - mdp.reward[edge]).max(axis=0)
-    claims = evidence.claims(visited, dispute, source, target, length[used])
+    edge = _edges(mdp, used, length[used])
     landing[used] = factors.value * claims.value
     off = factors.reward * claims.reward
     paid[used, : edge.shape[1]] = mdp.reward[edge][:, :, None] + np.stack([-off, off], axis=-1)
     return Doubts(landing=landing, rewards=paid)
 
 
-def used_stitches(mdp: TabularMDP, policy: Choice) -> Int[np.ndarray, "U"]:
-    """The stitches that the policy takes on its way from the starts, in order."""
-    edge = policy[on_the_way(mdp, policy, mdp.starts)]
+def used_stitches(mdp: TabularMDP, policy: Choice, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "U"]:
+    """The stitches that the policy takes on its way from some states, in order."""
+    edge = policy[on_the_way(mdp, policy, first_states)]
     stitch = mdp.stitch[edge[edge != NO_EDGE]]
     return np.unique(stitch[stitch != NO_STITCH])
 
@@ -131,26 +188,23 @@ def lengths(mdp: TabularMDP) -> Int[np.ndarray, "C"]:
     return np.bincount(mdp.stitch[mdp.stitch != NO_STITCH], minlength=mdp.stitch_count)
 
 
-def stitches_a_walk(mdp: TabularMDP, policy: Choice, steps: int) -> float:
-    """How many stitches a walk from the starts takes in the mean."""
-    walks = walk(mdp, policy, mdp.starts, steps)
-    begins = np.append((mdp.stitch != NO_STITCH) & (mdp.source < mdp.real_count), False)
-    return float(mdp.start_weights @ np.count_nonzero(begins[walks.edge], axis=1))
+def _steps_that_count(mdp: TabularMDP) -> int:
+    return math.ceil(math.log(NEGLIGIBLE) / math.log(mdp.gamma))
 
 
-def _edges(mdp: TabularMDP, used: Int[np.ndarray, "U"], length: Int[np.ndarray, "C"]) -> Int[np.ndarray, "U K"]:
+def _edges(mdp: TabularMDP, used: Int[np.ndarray, "U"], length: Int[np.ndarray, "U"]) -> Int[np.ndarray, "U K"]:
     """The edges of some stitches in their order, the last one repeated beyond a stitch's length."""
     edge = np.flatnonzero(np.isin(mdp.stitch, used))
     edge = edge[np.argsort(mdp.stitch[edge], kind="stable")]  # imagined states are numbered along their stitch
     first = np.searchsorted(mdp.stitch[edge], used)
-    step = np.minimum(np.arange(int(length[used].max())), length[used][:, None] - 1)
+    step = np.minimum(np.arange(int(length.max())), length[:, None] - 1)
     return edge[first[:, None] + step]
 
 
-def _anchors(mdp: TabularMDP, policy: Choice, most: int, seed: int) -> Int[np.ndarray, "n"]:
+def _anchors(mdp: TabularMDP, policy: Choice, most: int, rng: np.random.Generator) -> Int[np.ndarray, "n"]:
     """The starts, and as many other states on the policy's way as there may be."""
     others = np.setdiff1d(on_the_way(mdp, policy, mdp.starts), mdp.starts)
     room = max(most - len(mdp.starts), 0)
     if len(others) > room:
-        others = np.random.default_rng([seed, 9]).choice(others, room, replace=False)
+        others = rng.choice(others, room, replace=False)
     return np.concatenate([mdp.starts, others])

@@ -11,9 +11,10 @@ import math
 from dataclasses import asdict, replace
 
 import numpy as np
+from jaxtyping import Int
 
 from bats.attempts import Learned
-from bats.bisimulation import BisimulationMetric, learn_bisimulation
+from bats.bisimulation import learn_bisimulation
 from bats.bisimulation_calibration import calibrated
 from bats.bounds import Bounds, Doubts, sandwich
 from bats.certificate import CertificateConfig, certify
@@ -64,10 +65,8 @@ def certified(
     uncharged = replace(mdp, penalty=0.0)
     unknown: tuple[str, ...] = ()
     try:
-        metric = value_metric(uncharged, choice, config, seed=seed, report=report)
+        evidence = gather_evidence(uncharged, choice, learned, held_out, config, seed=seed, report=report)
         report("bounding the policy", 0, 1)
-        planner, tolerance = config.stitch.planner, config.stitch.tolerance
-        evidence = Evidence.of(learned, held_out, metric, quantile=planner.quantile, tolerance=tolerance)
         found = certify(uncharged, choice, clone, evidence, asked, seed=seed)
         report("bounding the policy", 1, 1)
         graph, cloned = found.graph, found.clone
@@ -99,14 +98,31 @@ def certified(
     return Certified(card, StartBounds.of(graph, cloned))
 
 
-def value_metric(
-    mdp: TabularMDP, choice: Choice, config: Config, *, seed: int, report: Reporter = silent
-) -> BisimulationMetric:
-    """The metric of the policy's value on its way from the starts; `DataError` where there is too little of that."""
-    worth = config.stitch.dead_end_value
-    steps = Transitions.of(mdp, choice, from_states=mdp.starts, dead_end_value=worth)
+def gather_evidence(
+    mdp: TabularMDP,
+    choice: Choice,
+    learned: Learned,
+    held_out: HeldOut,
+    config: Config,
+    *,
+    seed: int,
+    first_states: Int[np.ndarray, "n"] | None = None,
+    report: Reporter = silent,
+) -> Evidence:
+    """What bounds rest on, the metric of the policy's value included, on its way from the first states or the starts.
+
+    `DataError` where there is too little to learn that from.
+    """
+    steps = Transitions.of(
+        mdp,
+        choice,
+        from_states=mdp.starts if first_states is None else first_states,
+        dead_end_value=config.stitch.dead_end_value,
+    )
     metric = learn_bisimulation(steps, config.bisimulation, gamma=mdp.gamma, seed=seed, report=report)
-    return calibrated(metric, steps, steps.values(), share=SHARE, seed=seed)
+    metric = calibrated(metric, steps, steps.values(), share=SHARE, seed=seed)
+    planner, tolerance = config.stitch.planner, config.stitch.tolerance
+    return Evidence.of(learned, held_out, metric, quantile=planner.quantile, tolerance=tolerance)
 
 
 def nothing_known(mdp: TabularMDP, choice: Choice, config: CertificateConfig) -> tuple[Bounds, Bounds]:

@@ -23,6 +23,22 @@ from bats.stitch import StitchConfig
 
 
 @dataclass(frozen=True)
+class ChoiceConfig:
+    """Other settings that the finished graph is solved with, to take the ones with the greatest lower bound."""
+
+    penalties: tuple[float, ...] = ()
+    """penalties to try besides the one that stitching goes by, in the same unit"""
+    tolerances: tuple[float, ...] = ()
+    """largest errors of stitches to try besides the final tolerance"""
+
+    def __post_init__(self) -> None:
+        if not all(penalty >= 0 and isfinite(penalty) for penalty in self.penalties):
+            raise SettingError(f"`penalties` must be finite and not negative; got {self.penalties}.")
+        if not all(tolerance > 0 for tolerance in self.tolerances):
+            raise SettingError(f"`tolerances` must be positive; got {self.tolerances}.")
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that decides what becomes of a log, but for the seed."""
 
@@ -49,6 +65,8 @@ class Config:
     cloning: CloningConfig = field(default_factory=CloningConfig)
     certificate: CertificateConfig | None = field(default_factory=CertificateConfig)
     """how the policy is bounded before it is said whether to deploy it; None: it is not"""
+    choice: ChoiceConfig = field(default_factory=ChoiceConfig)
+    """what else the penalty and the tolerance of the finished graph may be, if its policy is sure to be worth more"""
     bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
     """the metric of value that these bounds rest on, and that a run with the metric bisimulation learns on the way"""
 
@@ -57,6 +75,8 @@ class Config:
             raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {self.gamma}.")
         if not (self.penalty >= 0 and isfinite(self.penalty)):
             raise SettingError(f"`penalty` must be finite and not negative; got {self.penalty}.")
+        if self.metric == "bisimulation" and (self.choice.penalties or self.choice.tolerances):
+            raise SettingError("With the metric bisimulation there is nothing to choose: a penalty of 1 is right.")
 
     @property
     def kept_within(self) -> float | None:

@@ -35,6 +35,9 @@ class Factors:
     windows: int
     """held-out plans that they were found with"""
 
+    def at_least(self, margin: float) -> Factors:
+        return Factors(max(self.value, margin), max(self.reward, margin), self.windows)
+
 
 @dataclass(frozen=True, eq=False)
 class Claims:
@@ -74,6 +77,11 @@ class Evidence:
         span = float(np.ptp(held_out.rewards))
         return cls(learned, *held_out.halves(), value_metric, quantile, tolerance, span)
 
+    @property
+    def least(self) -> float:
+        """Of all claims about value and rewards."""
+        return RESOLUTION * self.reward_span
+
     @cached_property
     def _values(self) -> LocalError:
         """How wrong the value is where one step of the model leads, and where that is so."""
@@ -106,8 +114,7 @@ class Evidence:
         local[acting], value[acting], reward[acting] = self.one_step(acted_in[acting], dispute[acting])
         ends = visited[:, :, -1]  # beyond a plan's length states stay where it ends
         landing, fares = self.apart(ends, aim)
-        least = RESOLUTION * self.reward_span
-        return Claims(landing + local.sum(axis=1), np.maximum(fares + value.sum(axis=1), least), reward)
+        return Claims(landing + local.sum(axis=1), np.maximum(fares + value.sum(axis=1), self.least), reward)
 
     def one_step(
         self, acted_in: Float[np.ndarray, "n m"], dispute: Float[np.ndarray, "n"]
@@ -115,7 +122,7 @@ class Evidence:
         """What a step adds to claims about place and value, and its claim about its reward, near embedded states."""
         local = self.learned.local_error
         place = np.zeros(len(acted_in)) if local is None else local.near(acted_in)
-        reward = np.maximum(dispute + self._rewards.near(acted_in), RESOLUTION * self.reward_span)
+        reward = np.maximum(dispute + self._rewards.near(acted_in), self.least)
         return place, self._values.near(acted_in), reward
 
     def apart(

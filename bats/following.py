@@ -1,20 +1,20 @@
 """Bounds on a policy that acts everywhere, by following it in the model for as long as the model is good for.
 
-From each of many states that the log or the graph knows, the policy acts in the model, until its claimed error would
-reach the tolerance of stitches. Where it comes to be, other ones of these states are near, and from there it is known
-how it goes on. So its value is that of a chain: after k steps from s,
+From each of many states the policy acts in the model, until its claimed error would reach the tolerance of stitches.
+Where it comes to be it is followed again, as often as counts, or other ones of these states are near, and from there it
+is known how it goes on. So its value is that of a chain: after k steps from s,
 
     V(s) >= what they earn at least + gamma^k ( V(t) - d(end, t) - reach )      for every state t near the end
 
 where d is the metric of value and reach how far by it the stretch may truly end from where the model says. The best of
 all t is taken, and the same for the upper bound. Where a stretch ends in a place that is strange to the log and to
-these states, nothing is known.
+the graph, nothing is known.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +25,7 @@ from bats.attempts import LIKELY
 from bats.dynamics import Dynamics, Predictor, one_hot
 from bats.evidence import Evidence, Factors
 from bats.policy import Policy
+from bats.reliability import Stakes
 
 NEAREST = 16
 """states near the end of a stretch that it may go on from"""
@@ -99,7 +100,7 @@ def follow(
         running &= (apart + added + place < evidence.tolerance) | (step == 0)
         added, added_value = added + running * place, added_value + running * fares
         landing = np.where(running, apart + added, landing)
-        value = np.where(running, apart_value + added_value, value)
+        value = np.where(running, np.maximum(apart_value + added_value, evidence.least), value)
         earned += running * weight * paid.mean(axis=0)
         off += running * weight * claimed
         here = np.where(running[:, None], after, here)
@@ -109,27 +110,83 @@ def follow(
     return Followed(here.mean(axis=0), length, landing, value, weight, earned, off)
 
 
+def follow_on(
+    policy: Policy,
+    known: Float[np.ndarray, "n D"],
+    walkers: Int[np.ndarray, "w"],
+    evidence: Evidence,
+    *,
+    gamma: float,
+    steps: int,
+    counting: int,
+) -> tuple[Float[np.ndarray, "m D"], Followed]:
+    """Follows the policy from known states, and from some of them on until so many steps are made that count.
+
+    The states are the known ones and then, turn by turn, where the walkers' stretches have ended.
+    """
+    states, stretches = [known], [follow(policy, known, evidence, gamma=gamma, steps=steps)]
+    ends = stretches[0].place[walkers]
+    for _ in range(math.ceil(counting / stretches[0].length.mean()) - 1):
+        states.append(ends)
+        stretches.append(follow(policy, ends, evidence, gamma=gamma, steps=steps))
+        ends = stretches[-1].place
+    parts = (np.concatenate([getattr(each, part.name) for each in stretches]) for part in fields(Followed))
+    return np.concatenate(states), Followed(*parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Which of the states that a policy was followed from lie near the ends of its stretches."""
+
+    near: Int[np.ndarray, "n N"]
+    """nearest first"""
+    distance: Float[np.ndarray, "n"]
+    """to the nearest that is known, in the metric that stitches are judged by"""
+
+    @classmethod
+    def of(cls, stretches: Followed, states: Float[np.ndarray, "n D"], evidence: Evidence, *, known: int) -> Links:
+        """The first states are those that are known; where the others lie is the model's word."""
+        places, ends = (np.asarray(evidence.learned.metric.embed(each)) for each in (states, stretches.place))
+        ranks = np.arange(1, min(NEAREST, len(states)) + 1)
+        _, near = cKDTree(places).query(ends, k=ranks, workers=-1)
+        distance, _ = cKDTree(places[:known]).query(ends, workers=-1)
+        return cls(near, distance)
+
+    def stakes(self, stretches: Followed, first: Int[np.ndarray, "w"], *, plans: int) -> Stakes:
+        """What rests on the claims of so many stretches from some states, one from the end of the other."""
+        value, reward = np.zeros((2, len(first), plans))
+        here, weight = first, np.ones(len(first))
+        for plan in range(plans):
+            reward[:, plan] = weight * stretches.off[here]
+            weight = weight * stretches.discount[here]
+            value[:, plan] = weight * stretches.value[here]
+            here = self.near[here, 0]
+        return Stakes(value, reward)
+
+
 def joined(
-    stretches: Followed, policy: Policy, states: Float[np.ndarray, "n D"], evidence: Evidence, factors: Factors
+    stretches: Followed,
+    links: Links,
+    policy: Policy,
+    states: Float[np.ndarray, "n D"],
+    evidence: Evidence,
+    factors: Factors,
 ) -> Chain:
     """The stretches as a chain: each goes on from the states nearest to its end, if its claims times the factors hold.
 
-    Nothing is known where the end is strange to the log and to the states, or where even one step claims too much.
+    Nothing is known where the end is strange to the log and the known states, or where even one step claims too much.
     """
-    embed, value = evidence.learned.metric.embed, evidence.value_metric.embed
-    tree = cKDTree(np.asarray(embed(states)))
-    places = np.asarray(embed(stretches.place))
-    distance, near = tree.query(places, k=np.arange(1, min(NEAREST, len(states)) + 1), workers=-1)
-    spread, apart = np.full(len(states), np.inf), np.full(near.shape, np.inf)
+    spread, apart = np.full(len(states), np.inf), np.full(links.near.shape, np.inf)
     if math.isfinite(factors.value):
         spread = factors.reward * stretches.off
-        familiar = (policy.strangeness(stretches.place) <= 1) | (distance[:, 0] <= policy.usual_distance)
+        familiar = (policy.strangeness(stretches.place) <= 1) | (links.distance <= policy.usual_distance)
         known = familiar & (stretches.landing < evidence.tolerance)
+        value = evidence.value_metric.embed
         fares, ends = np.asarray(value(states.astype(np.float32))), np.asarray(value(stretches.place))
-        beside = np.linalg.norm(fares[near] - ends[:, None], axis=2)
+        beside = np.linalg.norm(fares[links.near] - ends[:, None], axis=2)
         apart[known] = beside[known] + factors.value * stretches.value[known, None]
     reward = stretches.earned[:, None] + np.stack([-spread, spread], axis=-1)
-    return Chain(near, apart, stretches.discount, reward)
+    return Chain(links.near, apart, stretches.discount, reward)
 
 
 def _stepped(

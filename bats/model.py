@@ -28,7 +28,7 @@ from bats.dynamics_training import (
     train,
     untrained,
 )
-from bats.errors import DataError, OutputError
+from bats.errors import DataError, OutputError, SettingError
 from bats.files import atomic_path
 from bats.types import Reporter, silent
 
@@ -139,6 +139,19 @@ def save_model(model: Model, path: Path) -> None:
     with atomic_path(path.with_suffix(".json"), overwrite=True) as temporary:
         temporary.write_text(json.dumps(card, indent=2) + "\n")
     write_arrays(path, _MODEL, arrays, facts)  # last: where there is a model, all of it is there
+
+
+def check_model(model: Model, dataset: Dataset) -> None:
+    """Refuses a model of another kind of log; one of the same kind is taken at its word."""
+    rows = model.held_out
+    wanted = (dataset.observations.shape[1], dataset.action_count, dataset.actions[:1].size)
+    if (rows.observations.shape[1], model.dynamics.action_count) != wanted[:2] or (
+        dataset.action_count is None and rows.actions.shape[1] != wanted[2]
+    ):
+        raise SettingError(
+            f"The model is of {rows.observations.shape[1]} numbers a state and {rows.actions.shape[1]} an action, "
+            f"the log of {wanted[0]} and {wanted[2]}."
+        )
 
 
 def load_model(path: Path) -> Model:

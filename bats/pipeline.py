@@ -20,14 +20,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
-from jaxtyping import Float
 
 from bats.attempts import Learned
 from bats.bisimulation import BisimulationMetric
 from bats.bisimulation_files import load_metric
-from bats.calibration import LocalError
 from bats.certified import Certified, load_certified, save_certified
 from bats.certifying import certified, check_rewards
+from bats.choosing import judged_options, options
 from bats.cloning import clone
 from bats.config import Config, preset
 from bats.dataset import Dataset
@@ -35,11 +34,11 @@ from bats.demonstrations import Demonstrations, demonstrate
 from bats.errors import OutputError, SettingError
 from bats.mdp import TabularMDP, from_dataset
 from bats.metric import Metric, ScaledMetric
-from bats.model import Model, fit_dynamics, load_model, save_model
+from bats.model import Model, check_model, fit_dynamics, load_model, save_model
 from bats.policy import Familiar, Policy
 from bats.policy_files import load_policy, save_policy
 from bats.pricing import finished_graph, penalty_in_rewards
-from bats.records import Attempts, LogCard, RoundRecord
+from bats.records import Attempts, LogCard, Option, RoundRecord
 from bats.resolve import Changes, Resolved, resolve
 from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from bats.solve import Solution, logged_value, policy_iteration, start_value
@@ -73,6 +72,8 @@ class Result:
     """the network that was cloned from it, ready to act"""
     records: tuple[RoundRecord, ...]
     """what each round did"""
+    options: tuple[Option, ...]
+    """penalties and tolerances of the finished graph that were chosen between, the best first; empty: no choice"""
     logged_value: float
     """what the logged behaviour earned from the starts"""
     log_value: float
@@ -164,6 +165,7 @@ def load_result(folder: Path | str) -> Result:
         solution=solved.solution,
         policy=load_policy(run.policy),
         records=run.records(RoundRecord),
+        options=run.options(),
         logged_value=ended.logged_value,
         log_value=ended.log_value,
         value=ended.value,
@@ -181,13 +183,6 @@ def clone_resolved(run: RunFolder, solved: Resolved, *, report: Reporter = silen
     shown = demonstrate(solved.mdp, solved.solution, metric, config.rollouts, seed=identity.seed)
     policy = clone(shown, config.cloning, seed=identity.seed, report=report)
     return replace(policy, familiar=own.familiar, card={**policy.card, **_card(identity.log, shown, config)})
-
-
-def action_box(dataset: Dataset) -> tuple[Float[np.ndarray, "A"], Float[np.ndarray, "A"]]:
-    """The least and greatest actions of a log, as the networks take them."""
-    if dataset.action_count is not None:
-        return np.zeros(dataset.action_count), np.ones(dataset.action_count)
-    return dataset.actions.min(axis=0), dataset.actions.max(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,11 +205,12 @@ class _Fit:
         with self.timed("building the MDP"):
             log = from_dataset(dataset, gamma=config.gamma)
             log_value = start_value(log, policy_iteration(log, dead_end_value=worth).value)
-            price = penalty_in_rewards(log, config.penalty, config.penalty_unit, dead_end_value=worth)
-        begun = replace(log, penalty=price if config.charge == "during" else 0.0)
+            unit = penalty_in_rewards(log, 1.0, config.penalty_unit, dead_end_value=worth)
+        begun = replace(log, penalty=config.penalty * unit if config.charge == "during" else 0.0)
         stitched = self.stitched(begun, model, metric, on_record)
+        penalty, tolerance = self.chosen(stitched, unit, model, metric)
         with self.timed("solving"):
-            mdp = finished_graph(stitched, penalty=price, tolerance=config.kept_within)
+            mdp = finished_graph(stitched, penalty=penalty * unit, tolerance=tolerance)
             solution = policy_iteration(mdp, dead_end_value=worth)
         with self.timed("cloning"):
             self.clone(mdp, solution, metric)
@@ -225,10 +221,10 @@ class _Fit:
             Finished(
                 rounds=run.rounds_done,
                 gamma=config.gamma,
-                penalty=config.penalty,
+                penalty=penalty,
                 penalty_unit=config.penalty_unit,
-                price=price,
-                tolerance=config.kept_within,
+                price=penalty * unit,
+                tolerance=tolerance,
                 dead_end_value=worth,
                 logged_value=logged_value(dataset, gamma=config.gamma, dead_end_value=worth),
                 log_value=log_value,
@@ -244,7 +240,7 @@ class _Fit:
             run.training.unlink(missing_ok=True)  # a process may have died between saving the model and this
             return load_model(run.model)
         if given is not None:
-            _check_model(given, self.dataset)
+            check_model(given, self.dataset)
         model = given or fit_dynamics(
             self.dataset, self.config.dynamics, seed=self.seed, checkpoint=run.training, report=self.report
         )
@@ -272,7 +268,7 @@ class _Fit:
 
     def learned(self, model: Model, metric: Metric) -> Learned:
         """What planning relies on, with a given metric."""
-        return Learned(model.dynamics, metric, action_box(self.dataset), _local_error(model, metric, self.config))
+        return Learned.of(model, metric, self.dataset, calibrate=self.config.stitch.calibrate)
 
     def rounds(
         self,
@@ -298,6 +294,22 @@ class _Fit:
             on_record(done.record)
             began = time.perf_counter()
         return mdp
+
+    def chosen(
+        self, stitched: TabularMDP, unit: float, model: Model, metric: ScaledMetric
+    ) -> tuple[float, float | None]:
+        """The penalty and the tolerance to solve the graph with, chosen now or before where there is a choice."""
+        run, config = self.run_folder, self.config
+        if len(wanted := options(config)) == 1:
+            return wanted[0]
+        if not run.options():
+            with self.timed("choosing"):
+                learned = self.learned(model, metric)
+                run.save_options(
+                    judged_options(stitched, unit, learned, model.held_out, config, seed=self.seed, report=self.report)
+                )
+        best = run.options()[0]
+        return best.penalty, best.tolerance
 
     def clone(self, mdp: TabularMDP, solution: Solution, metric: ScaledMetric) -> None:
         """Clones the policy and saves it, unless that was done before."""
@@ -358,23 +370,3 @@ def _card(log: str, shown: Demonstrations, config: Config) -> dict[str, object]:
 def _measure(config: Config) -> str:
     """What the cut for cloning is a cut of."""
     return "share of the best nearby" if config.rollouts.threshold is None else "return"
-
-
-def _check_model(model: Model, dataset: Dataset) -> None:
-    """Refuses a model of another kind of log; one of the same kind is taken at its word."""
-    rows = model.held_out
-    wanted = (dataset.observations.shape[1], dataset.action_count, dataset.actions[:1].size)
-    if (rows.observations.shape[1], model.dynamics.action_count) != wanted[:2] or (
-        dataset.action_count is None and rows.actions.shape[1] != wanted[2]
-    ):
-        raise SettingError(
-            f"The model is of {rows.observations.shape[1]} numbers a state and {rows.actions.shape[1]} an action, "
-            f"the log of {wanted[0]} and {wanted[2]}."
-        )
-
-
-def _local_error(model: Model, metric: Metric, config: Config) -> LocalError | None:
-    if not config.stitch.calibrate:
-        return None
-    rows = model.held_out.halves()[0]
-    return LocalError.measured(metric, rows.observations, rows.next_observations, rows.predicted_next)

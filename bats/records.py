@@ -76,6 +76,19 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
+class Option:
+    """A penalty and a tolerance that the finished graph can be solved with, and how good the policy is then."""
+
+    penalty: float
+    """in the run's unit"""
+    tolerance: float | None
+    stitches: int
+    """within the tolerance"""
+    lower: float
+    """what the policy is worth at least at the starts"""
+
+
+@dataclass(frozen=True)
 class NoteCard:
     """A note made in reading a log."""
 

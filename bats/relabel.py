@@ -118,7 +118,6 @@ def sweep(
     """Solves a grid of penalties and tolerances, and judges each policy by one yardstick.
 
     `error` is what the grid's penalties and tolerances look at, as the ensemble sees it. Nothing is played.
-    `bounds.choose` judges by the lower bound.
     """
     for penalty, tolerance in product(penalties, tolerances):
         kept = error < tolerance

@@ -5,8 +5,9 @@ stitch, in what the value is where they end and in what they earn. What truly ha
 claimed error is too. Windows that no stitch would have been made of, as they claim to end farther off than the
 tolerance, are left out.
 
-A walk of the policy takes many stitches, and all of their claims must be true at once: with n of them each true with
-probability q, all are with q^n. So a walk that is to be right with 90% needs the quantile 0.9^(1/n) of the ratios.
+A walk of the policy takes many stitches, and what its bounds rest on is the sum of their discounted errors. So a walk's
+claims are drawn a ratio each, and the factor is what covers the drawn sum for the asked share of walks. That every
+claim be true by itself would ask for far more: one stretch in a hundred that meets a wall would set the factor of all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ from bats.model import HeldOut
 
 WINDOWS = 10_000
 """most windows that are followed"""
+WALKS = 5_000
+"""walks that ratios are drawn for"""
+
+
+@dataclass(frozen=True, eq=False)
+class Stakes:
+    """What rests on the claims of plans along some walks: each claim, discounted, or 0 where there is no plan."""
+
+    value: Float[np.ndarray, "n J"]
+    reward: Float[np.ndarray, "n J"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,21 +48,27 @@ class Reliability:
     reward: Float[np.ndarray, "W"]
     """of what it earns"""
 
-    def factors(self, confidence: float, plans: float) -> Factors:
-        """What both kinds of claims must be multiplied by so that those of so many plans are true at once.
+    def factors(self, confidence: float, stakes: Stakes, *, seed: int) -> Factors:
+        """What both kinds of claims must be multiplied by so that they cover what is wrong all along a walk.
 
-        Both are the same quantile of their ratios, the least for which enough windows keep within both. Infinite where
-        there are too few windows to say: another one exceeds the largest of W ratios with probability 1 / (W + 1).
+        Both are the same quantile of their walks' ratios, the least for which enough walks keep within both. One more
+        window than were seen is taken to be wrong without bound, so factors are infinite where windows are too few.
         """
-        if not (0 < confidence < 1 and plans >= 0):
-            raise SettingError(f"A confidence lies strictly between 0 and 1; got {confidence} for {plans} plans.")
-        count = len(self.value)
-        needed = math.ceil(confidence ** (1 / max(plans, 1.0)) * (count + 1))
-        if needed > count:
+        if not 0 < confidence < 1:
+            raise SettingError(f"A confidence lies strictly between 0 and 1; got {confidence}.")
+        count, rng = len(self.value), np.random.default_rng([seed, 10])
+        at_stake = np.flatnonzero((stakes.value + stakes.reward).any(axis=1))
+        if count == 0:
             return Factors(math.inf, math.inf, count)
-        place = np.maximum(rankdata(self.value, "max"), rankdata(self.reward, "max"))
-        within = int(np.sort(place)[needed - 1]) - 1
-        return Factors(float(np.sort(self.value)[within]), float(np.sort(self.reward)[within]), count)
+        if len(at_stake) == 0:  # nothing is claimed, so nothing needs covering
+            return Factors(0.0, 0.0, count)
+        walk = rng.choice(at_stake, WALKS)
+        window = rng.integers(count + 1, size=(WALKS, stakes.value.shape[1]))
+        value = _covering(stakes.value[walk], np.append(self.value, np.inf)[window])
+        reward = _covering(stakes.reward[walk], np.append(self.reward, np.inf)[window])
+        place = np.maximum(rankdata(value, "min"), rankdata(reward, "min"))
+        within = int(np.sort(place)[math.ceil(confidence * WALKS) - 1]) - 1
+        return Factors(float(np.sort(value)[within]), float(np.sort(reward)[within]), count)
 
 
 def measure_reliability(evidence: Evidence, lengths: Int[np.ndarray, "C"], *, seed: int) -> Reliability:
@@ -74,6 +91,12 @@ def measure_reliability(evidence: Evidence, lengths: Int[np.ndarray, "C"], *, se
         _ratios(np.linalg.norm(missed.astype(np.float64), axis=1)[like], claims.value[like]),
         _ratios(np.abs(earned)[like], claims.reward.sum(axis=1)[like]),
     )
+
+
+def _covering(stake: Float[np.ndarray, "n J"], ratio: Float[np.ndarray, "n J"]) -> Float[np.ndarray, "n"]:
+    """What each walk's claims would have to be multiplied by, if every one were wrong by its ratio."""
+    wrong = np.multiply(stake, ratio, out=np.zeros_like(stake), where=stake > 0).sum(axis=1)
+    return _ratios(wrong, stake.sum(axis=1))
 
 
 def _ratios(true: Float[np.ndarray, "W"], claimed: Float[np.ndarray, "W"]) -> Float[np.ndarray, "W"]:

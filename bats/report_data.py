@@ -16,7 +16,7 @@ from bats.certified import Certified, load_certified
 from bats.config_files import from_plain, parsed
 from bats.errors import DataError
 from bats.mdp import TabularMDP
-from bats.records import LOG_CARD, WALKED, Attempts, LogCard, RoundRecord
+from bats.records import LOG_CARD, WALKED, Attempts, LogCard, Option, RoundRecord
 from bats.resolve import Changes, resolve
 from bats.rollouts import Walks, walk
 from bats.run_folder import Finished, RunFolder, Timing
@@ -94,6 +94,8 @@ class Story:
     evaluation: dict[str, Any] | None
     policy: dict[str, Any]
     """the cloned policy's card"""
+    options: tuple[Option, ...]
+    """that were chosen between, the best first"""
     certificate: Certified | None
     fingerprint: str
     """of the log"""
@@ -139,6 +141,7 @@ def read_story(path: Path) -> Story:
         log_card=None if card is None else from_plain(LogCard, card, file=str(run.path / LOG_CARD)),
         evaluation=_object(run.path / EVALUATION),
         policy=_object(run.policy.with_suffix(".json")) or {},
+        options=run.options(),
         certificate=load_certified(run.path),
         fingerprint=str(header.get("fingerprint", "")),
     )

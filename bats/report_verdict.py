@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bats.certified import Certified, Worth
+from bats.records import Option
 from bats.report_data import Story, evenly
 from bats.report_page import Figure, Section, Table, plain_numbers, plot_text
 from bats.report_plots import LOG_ALONE, LOGGED, SEVERAL, STITCHED, titled, upright
@@ -38,7 +39,8 @@ def verdict_section(story: Story) -> Section | None:
     )
     bars = [("the cloned policy", card.clone), ("doing as the graph says", card.graph)]
     figures = (worth(bars, said.logged_value, (card.floor, card.ceiling)), by_start(found))
-    return Section("Deploy or hold", _in_words(found), facts, figures=figures, tables=(_factors(found),), folded=True)
+    tables = (_factors(found), *([_options(story.options)] if story.options else []))
+    return Section("Deploy or hold", _in_words(found), facts, figures=figures, tables=tables, folded=True)
 
 
 def comparison_section(stories: Sequence[Story], names: Sequence[str]) -> Section | None:
@@ -188,3 +190,17 @@ def _factors(found: Certified) -> Table:
     )
     heading = ("what the model claimed of", "value: times", "reward: times", "held-out stretches")
     return Table(heading, rows)
+
+
+def _options(options: Sequence[Option]) -> Table:
+    """What other penalties and tolerances of the finished graph came to; the first was taken."""
+    rows = tuple(
+        (
+            f"{option.penalty:g}",
+            "any" if option.tolerance is None else f"{option.tolerance:g}",
+            f"{option.stitches:,}",
+            f"{option.lower:.4g}" if np.isfinite(option.lower) else "not known",
+        )
+        for option in options
+    )
+    return Table(("penalty, the best first", "errors up to", "stitches", "worth at least, by the graph"), rows)

@@ -9,6 +9,7 @@
     records.jsonl               what each round did, one line each
     metric-0010.safetensors     where the run learns its metric: as it was learned after round 10
     errors.safetensors          and each stitch's error by the last of those
+    options.jsonl               penalties and tolerances that were chosen between, best first, where there was a choice
     policy.safetensors, .json   the cloned policy, and a card for people
     walks.safetensors           what the policy's walks earned, and which of them were cloned
     certificate.json            deploy or hold, and why; what the policies are worth at least and at most
@@ -47,7 +48,7 @@ from bats.errors import DataError, OutputError
 from bats.files import atomic_path
 from bats.mdp import Stitches, TabularMDP
 from bats.pricing import PenaltyUnit
-from bats.records import LOG_CARD, LogCard
+from bats.records import LOG_CARD, LogCard, Option
 from bats.relabel import charge
 
 if sys.platform == "win32":
@@ -55,7 +56,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-VERSION = 3
+VERSION = 4
 """raised when the meaning of what a folder holds changes"""
 _RUN, _LOCK, _ATTEMPTS, _WALKS = "run.json", "lock", "bats-attempts", "bats-walks"
 _ERRORS = "bats-errors"
@@ -142,6 +143,7 @@ class RunFolder:
         self.certificate = self.path / "certificate.json"
         self.evaluation = self.path / "evaluation.json"
         self._errors = self.path / "errors.safetensors"
+        self._options = self.path / "options.jsonl"
         self._walks = self.path / "walks.safetensors"
         self._mdp = self.path / "mdp"
         self._records = self.path / "records.jsonl"
@@ -248,6 +250,14 @@ class RunFolder:
         if len(done) < self.rounds_done:
             raise DataError(f"a line for each of {self.rounds_done} rounds", f"{len(done)}", file=str(self._records))
         return done
+
+    def save_options(self, options: tuple[Option, ...]) -> None:
+        """Saves what penalties and tolerances came to, the best first."""
+        self._write_lines(self._options, options)
+
+    def options(self) -> tuple[Option, ...]:
+        """What was saved of those; empty where there was no choice."""
+        return self._read_lines(self._options, Option)
 
     def save_walks(self, walks: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         """Saves what the policy's walks earned, and which of them were cloned."""

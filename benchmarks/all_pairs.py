@@ -13,14 +13,13 @@ import argparse
 
 import numpy as np
 
-from bats.attempts import Learned, attempt
+from bats.attempts import Learned, action_box, attempt
 from bats.candidates import CandidateConfig, Candidates
 from bats.dataset import Dataset
 from bats.dynamics import DynamicsConfig
 from bats.mdp import TabularMDP, add_stitches, from_dataset
 from bats.metric import ScaledMetric
 from bats.model import fit_dynamics
-from bats.pipeline import action_box
 from bats.planner import PlannerConfig
 from bats.solve import policy_iteration, start_value
 from bats.stitch import StitchConfig, stitch

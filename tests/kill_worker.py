@@ -21,18 +21,22 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bats import model, pipeline, stitch
+from bats.config import ChoiceConfig
 from tests.small_runs import SMALL, walks
 
 model.CHECKPOINT_SECONDS = 0.0  # at every look, not every ten minutes
+CHOOSING = replace(SMALL, choice=ChoiceConfig(penalties=(30.0,)))
 STAGES = {
     "fit_dynamics": pipeline,
     "from_dataset": pipeline,
     "find_candidates": stitch,
     "add_stitches": stitch,
+    "judged_options": pipeline,
     "finished_graph": pipeline,
     "demonstrate": pipeline,
     "certified": pipeline,
@@ -71,7 +75,7 @@ def run(order: dict[str, Any], trace: Path) -> None:
         return target
 
     Path.replace = moved  # type: ignore[method-assign, assignment]
-    pipeline.fit(walks(), SMALL, folder=folder)
+    pipeline.fit(walks(), CHOOSING, folder=folder)
 
 
 def watch(process: int, order: dict[str, Any], notes: Path) -> int:

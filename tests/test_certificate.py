@@ -16,16 +16,25 @@ from jaxtyping import Array
 from bats.attempts import Learned
 from bats.bounds import sandwich
 from bats.calibration import LocalError
-from bats.certificate import CertificateConfig, certify, find_doubts, lengths, stitches_a_walk, used_stitches
+from bats.certificate import (
+    CertificateConfig,
+    certify,
+    find_doubts,
+    lengths,
+    stitch_claims,
+    stitch_stakes,
+    used_stitches,
+)
 from bats.dataset import Dataset
 from bats.errors import SettingError
 from bats.evidence import Evidence, Factors
-from bats.following import Chain, follow, joined
+from bats.following import Chain, Links, follow, follow_on, joined
 from bats.mdp import Stitches, add_stitches, from_dataset
 from bats.metric import ScaledMetric
 from bats.model import HeldOut
 from bats.policy import Familiar, Policy
-from bats.reliability import Reliability, _windows, measure_reliability
+from bats.reliability import Reliability, Stakes, _windows, measure_reliability
+from bats.rollouts import walk
 from bats.solve import policy_iteration
 
 GAMMA = 0.9
@@ -88,6 +97,11 @@ def still(states: np.ndarray) -> Policy:
     return Policy((flat,), (np.zeros(2, np.float32),), np.zeros(1), np.ones(1), -np.ones(1), np.ones(1), None, familiar)
 
 
+def onwards(states: np.ndarray) -> Policy:
+    """A policy that always goes one step ahead."""
+    return replace(still(states), biases=(np.array([STEP, 0.0], np.float32),))
+
+
 def test_halves_share_no_stretch_and_make_up_the_whole() -> None:
     rows = held_out(conveyor())
     first, second = rows.halves()
@@ -130,22 +144,42 @@ def test_windows_that_claim_more_than_the_tolerance_do_not_count() -> None:
     assert len(measure_reliability(evidence(miss=0.02, tolerance=0.01), np.array([4]), seed=0).value) == 0
 
 
-def test_factors_are_quantiles_that_fewer_plans_need_less_of() -> None:
+def stakes(plans: int, walks: int = 10) -> Stakes:
+    return Stakes(*np.ones((2, walks, plans)))
+
+
+def test_factors_cover_the_sum_of_a_walks_errors() -> None:
     ratios = np.arange(1.0, 101.0)
     both = Reliability(ratios, ratios)
-    assert both.factors(0.9, 1.0) == Factors(91.0, 91.0, 100)  # the 91st of 100: 0.9 times 101, rounded up
-    assert both.factors(0.9, 2.0) == Factors(96.0, 96.0, 100)  # 0.9^(1/2) times 101 is 95.8
-    assert both.factors(0.9, 20.0) == Factors(math.inf, math.inf, 100)  # 0.9^(1/20) times 101 is 100.5
+    one = both.factors(0.9, stakes(1), seed=0)
+    assert one.value == one.reward == pytest.approx(91, abs=1.5)  # the 91st of 100 and one without bound
+    two = both.factors(0.9, stakes(2), seed=0)  # the mean of two even draws keeps below 1 - (0.1 / 2)^0.5 of the most
+    assert two.value == pytest.approx(100 * (1 - 0.05**0.5), abs=3)
+    heavy = Stakes(*np.tile([100.0, 1.0], (2, 10, 1)))
+    assert both.factors(0.9, heavy, seed=0).value == pytest.approx(91, abs=2)  # what weighs nothing evens nothing out
+    # 20 draws all miss the one without bound with 82%
+    assert both.factors(0.9, stakes(20), seed=0) == Factors(math.inf, math.inf, 100)
     with pytest.raises(SettingError, match="confidence"):
-        both.factors(1.0, 1.0)
+        both.factors(1.0, stakes(1), seed=0)
+
+
+def test_one_window_in_a_hundred_that_goes_astray_does_not_set_the_factor_of_all() -> None:
+    ratios = np.ones(10_000)
+    ratios[:100] = 100.0
+    found = Reliability(ratios, ratios).factors(0.95, stakes(10), seed=0)
+    assert found.value == pytest.approx((9 + 100) / 10)  # one of ten may: two do with less than 1%
+
+
+def test_no_windows_say_nothing() -> None:
+    assert Reliability(np.zeros(0), np.zeros(0)).factors(0.9, stakes(1), seed=0).value == math.inf
 
 
 @given(st.integers(0, 2**32), st.floats(0.5, 0.95))
-def test_enough_windows_keep_within_both_factors(seed: int, confidence: float) -> None:
+def test_enough_walks_keep_within_both_factors(seed: int, confidence: float) -> None:
     rng = np.random.default_rng(seed)
     both = Reliability(rng.exponential(size=300), rng.exponential(size=300))
-    found = both.factors(confidence, 1.0)
-    assert np.mean((both.value <= found.value) & (both.reward <= found.reward)) >= confidence
+    found = both.factors(confidence, stakes(1), seed=0)
+    assert np.mean((both.value <= found.value) & (both.reward <= found.reward)) >= confidence - 0.03
 
 
 def test_a_chain_that_leads_to_itself_has_a_closed_form() -> None:
@@ -174,7 +208,14 @@ def test_a_stretch_ends_before_its_claim_reaches_the_tolerance() -> None:
 def test_a_policy_that_stays_where_it_is_earns_what_the_place_pays() -> None:
     states, known = line(), evidence()
     stretches = follow(still(states), states, known, gamma=GAMMA, steps=5)
-    chain = joined(stretches, still(states), states, known, Factors(1.0, 1.0, 100))
+    chain = joined(
+        stretches,
+        Links.of(stretches, states, known, known=len(states)),
+        still(states),
+        states,
+        known,
+        Factors(1.0, 1.0, 100),
+    )
     lower, upper = chain.bounds(0.0, 10.0)
     truth = states[:, 0] / (1 - GAMMA)
     assert np.all(lower <= truth + 1e-4)
@@ -182,10 +223,39 @@ def test_a_policy_that_stays_where_it_is_earns_what_the_place_pays() -> None:
     assert np.mean(upper - lower) < 0.1  # claims have a least size, so bounds are not quite points
 
 
+def test_a_walker_goes_on_from_where_it_came_to_be() -> None:
+    states, known = line(), evidence()
+    ahead = np.array([3, 5])
+    found, stretches = follow_on(onwards(states), states, ahead, known, gamma=GAMMA, steps=2, counting=6)
+    assert len(found) == len(states) + 2 * 2  # two of three stretches more
+    np.testing.assert_allclose(found[-2:], states[ahead] + 4 * STEP, rtol=1e-5)
+    np.testing.assert_allclose(stretches.place[-2:], states[ahead] + 6 * STEP, rtol=1e-5)
+    links = Links.of(stretches, found, known, known=len(states))
+    assert links.near[ahead, 0].tolist() == [len(states), len(states) + 1]  # where their first stretches ended
+    beyond = stretches.place[-2:, 0] - states.max()  # of the line: where only the model's word leads nobody is known
+    assert np.all(links.distance[-2:] >= beyond - 1e-6)
+
+
+def test_what_rests_on_a_chains_claims_is_discounted_from_link_to_link() -> None:
+    states, known = line(), evidence(miss=0.02)
+    stretches = follow(still(states), states, known, gamma=GAMMA, steps=5)
+    found = Links.of(stretches, states, known, known=len(states)).stakes(stretches, np.array([7]), plans=3)
+    weight = GAMMA ** (5 * np.arange(3))  # it stays where it is, so every link is the same stretch again
+    np.testing.assert_allclose(found.reward, [stretches.off[7] * weight])
+    np.testing.assert_allclose(found.value, [stretches.value[7] * GAMMA**5 * weight])
+
+
 def test_without_factors_nothing_is_known() -> None:
     states, known = line(), evidence()
     stretches = follow(still(states), states, known, gamma=GAMMA, steps=5)
-    chain = joined(stretches, still(states), states, known, Factors(math.inf, math.inf, 3))
+    chain = joined(
+        stretches,
+        Links.of(stretches, states, known, known=len(states)),
+        still(states),
+        states,
+        known,
+        Factors(math.inf, math.inf, 3),
+    )
     lower, upper = chain.bounds(0.0, 10.0)
     np.testing.assert_allclose(lower, 0.0)
     np.testing.assert_allclose(upper, 10.0)
@@ -204,7 +274,9 @@ def test_a_place_that_is_strange_to_all_is_not_known() -> None:
         still(states).familiar,
     )
     stretches = follow(away, states, known, gamma=GAMMA, steps=5)  # five steps of 1: far beyond the line
-    chain = joined(stretches, away, states, known, Factors(1.0, 1.0, 100))
+    chain = joined(
+        stretches, Links.of(stretches, states, known, known=len(states)), away, states, known, Factors(1.0, 1.0, 100)
+    )
     assert np.all(np.isinf(chain.apart))
 
 
@@ -232,11 +304,15 @@ def test_a_graph_with_one_stitch_is_bounded_by_its_claim_times_the_factor() -> N
     )
     mdp = add_stitches(mdp, joining, stitch_round=1)
     policy = policy_iteration(mdp).policy
-    assert used_stitches(mdp, policy).tolist() == [0]
+    assert used_stitches(mdp, policy, mdp.starts).tolist() == [0]
     assert lengths(mdp).tolist() == [2]
-    assert stitches_a_walk(mdp, policy, 10) == 1
-    known = evidence(miss=0.02)
-    doubts = find_doubts(mdp, np.array([0]), known, Factors(3.0, 2.0, 100))
+    used, known = np.array([0]), evidence(miss=0.02)
+    claims = stitch_claims(mdp, used, known)
+    resting = stitch_stakes(mdp, walk(mdp, policy, mdp.starts, 10), used, claims)
+    # begun at once, and what it says of its end counts after two steps
+    np.testing.assert_allclose(resting.value, [[GAMMA**2 * claims.value[0]] + 9 * [0.0]])
+    np.testing.assert_allclose(resting.reward, [[claims.reward[0].sum()] + 9 * [0.0]])
+    doubts = find_doubts(mdp, used, claims, Factors(3.0, 2.0, 100))
     np.testing.assert_allclose(doubts.landing, 3 * (0.05 + 2 * 0.02) / (1 - GAMMA), rtol=1e-4)
     assert doubts.rewards is not None
     # the last step pays 0.25 by the graph and 0.2 by the members; both are wrong by 0.02 nearby
@@ -247,12 +323,12 @@ def test_a_graph_with_one_stitch_is_bounded_by_its_claim_times_the_factor() -> N
     # the landing is worth less than nothing, so on the way there the floor of 0 stands in
     assert expected[1, 0] < GAMMA * doubts.landing[0]
     assert bounds.lower[0] == pytest.approx(expected[0, 0], rel=1e-6)
-    nothing = find_doubts(mdp, np.array([0]), known, Factors(math.inf, math.inf, 3))
+    nothing = find_doubts(mdp, used, claims, Factors(math.inf, math.inf, 3))
     assert np.isinf(nothing.landing).all()
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    for wrong in ({"confidence": 1.0}, {"steps": 0}, {"anchors": 0}):
+    for wrong in ({"confidence": 1.0}, {"margin": -1.0}, {"steps": 0}, {"anchors": 0}):
         with pytest.raises(SettingError, match=next(iter(wrong))):
             CertificateConfig(**wrong)  # type: ignore[arg-type]
 
@@ -270,7 +346,7 @@ def test_a_log_without_stitches_is_certain_of_what_it_shows() -> None:
     )
     mdp = from_dataset(log, gamma=GAMMA)
     solution = policy_iteration(mdp)
-    found = certify(mdp, solution.policy, still(places), evidence(), CertificateConfig(steps=5), seed=0)
+    found = certify(mdp, solution.policy, still(places), evidence(), CertificateConfig(confidence=0.9, steps=5), seed=0)
     np.testing.assert_allclose([found.graph.start_lower, found.graph.start_upper], solution.value[0], rtol=1e-6)
     assert found.clone.start_lower <= 0.0 + 1e-6  # standing still at 0 earns nothing
     assert found.clone.start_upper < solution.value[0]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from bats import stretches
-from bats.attempts import Learned
+from bats.attempts import Learned, action_box
 from bats.bisimulation import BisimulationConfig, BisimulationMetric
 from bats.calibration import LocalError
 from bats.errors import DataError, SettingError
 from bats.mdp import Stitches
 from bats.metric import ScaledMetric
-from bats.pipeline import Result, action_box, fit, load_result
+from bats.pipeline import Result, fit, load_result
 from bats.pricing import penalty_in_rewards
 from bats.records import RoundRecord
 from bats.refresh import RefreshConfig, errors_of_plans, in_steps

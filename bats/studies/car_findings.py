@@ -77,8 +77,8 @@ class LowerBound:
     start_upper: float
     holds: float
     """share of the states that were played from where the graph's actions earned no less"""
-    slope: float
-    """value per unit of distance that the bound rests on"""
+    factor: float
+    """what the model's claims were multiplied by"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class Findings:
         for name in ("start_lower", "start_value", "start_upper"):
             yield f"bound_{name}", getattr(self.bound, name), "value"
         yield "bound_holds", self.bound.holds, "share"
-        yield "bound_slope", self.bound.slope, "value/unit"
+        yield "bound_factor", self.bound.factor, "times"
 
     def save(self, path: Path) -> None:
         """Writes figures, settings and everything that is drawn, as JSON, whole or not at all."""

@@ -166,7 +166,7 @@ def _lower_bound(bound: LowerBound) -> list[str]:
         chart.clip(),
         *chart.frame(
             "Lower bound on the value",
-            f"of the graph's policy, by estimated errors; {at_starts}",
+            f"of the graph's policy, as certified; {at_starts}",
             Axis("position", ticks(*POSITIONS)),
             Axis("velocity", ticks(*VELOCITIES)),
         ),

@@ -15,19 +15,23 @@ Where a walk ends in the graph and the true car is not quite there, the last act
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.spatial import cKDTree
 
-from bats.bounds import Bounds, Doubts, sandwich
+from bats.attempts import Learned
+from bats.bounds import Bounds
+from bats.certificate import CertificateConfig, bound_graph
+from bats.certifying import gather_evidence, nothing_known
+from bats.dataset import Dataset
+from bats.errors import DataError
 from bats.evaluate import evaluate
-from bats.mdp import LOGGED, TabularMDP
+from bats.evidence import Factors
+from bats.mdp import LOGGED
 from bats.pipeline import Result
-from bats.pricing import penalty_in_rewards
-from bats.relabel import prune, stitch_errors
 from bats.rollouts import on_the_way, walk
 from bats.solve import policy_value
 from bats.studies.car_tracks import replayed
@@ -37,10 +41,6 @@ from bats.types import Reporter, silent
 
 AT_ONCE = 64
 """cars that are driven together"""
-NEIGHBOURS = 8
-"""of each state that the slope of the value is read from"""
-STEEP = 0.9
-"""share of the slopes that the one in use is no less than"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,42 +118,21 @@ def value_errors(result: Result, states: Int[np.ndarray, "n"], *, report: Report
     )
 
 
-def lower_bound(result: Result) -> Bounds:
-    """What the graph's policy is worth at least and at most in every real state, under `doubts`."""
-    return sandwich(result.mdp, doubts(result), policy=result.solution.policy)
+def lower_bound(result: Result, log: Dataset, *, report: Reporter = silent) -> tuple[Bounds, Factors]:
+    """What the graph's policy is worth at least and at most, as a run certifies it, but from every logged state.
 
-
-def doubts(result: Result) -> Doubts:
-    """How wrong the stitches of a run may be: each one's own error times how steeply the value changes around it.
-
-    The slope is read from the graph, so this is an estimate and no proof. By a learned metric of value an error counts
-    steps, and what one is worth is the slope.
+    Also what the model's claims were multiplied by. Where the log is too small to say, no stitch is trusted.
     """
-    error = stitch_errors(result.mdp)
-    if result.value_metric is not None:
-        log = prune(result.mdp, np.zeros(result.mdp.stitch_count, dtype=bool))
-        worth = penalty_in_rewards(log, 1.0, "step", dead_end_value=result.config.stitch.dead_end_value)
-        return Doubts(landing=error * worth)
-    return Doubts(landing=error * value_slope(result))
-
-
-def value_slope(result: Result) -> float:
-    """How much the value changes over a unit of distance between near states where stitches end."""
-    mdp = result.mdp
-    points = np.asarray(result.metric.embed(mdp.states[: mdp.real_count]), dtype=np.float64)
-    ends = _stitched_to(mdp)
-    if len(ends) == 0:
-        return 0.0
-    distance, near = cKDTree(points).query(points[ends], k=min(NEIGHBOURS + 1, mdp.real_count))
-    value = result.solution.value
-    apart = distance[:, 1:] > 0
-    rise = np.abs(value[near[:, 1:]] - value[ends][:, None])[apart] / distance[:, 1:][apart]
-    return float(np.quantile(rise, STEEP)) if len(rise) else 0.0
-
-
-def _stitched_to(mdp: TabularMDP) -> Int[np.ndarray, "n"]:
-    """Real states where stitches end."""
-    return np.unique(mdp.target[(mdp.planning_error > 0) & (mdp.target < mdp.real_count)]).astype(np.int64)
+    config, choice = result.config, result.solution.policy
+    mdp, asked = replace(result.mdp, penalty=0.0), config.certificate or CertificateConfig()
+    first = np.flatnonzero(mdp.out_degree[: mdp.real_count] > 0)
+    learned = Learned.of(result.model, result.metric, log, calibrate=config.stitch.calibrate)
+    rows, seed = result.model.held_out, result.seed
+    try:
+        evidence = gather_evidence(mdp, choice, learned, rows, config, seed=seed, first_states=first, report=report)
+    except DataError:
+        return nothing_known(mdp, choice, asked)[0], Factors(math.inf, math.inf, 0)
+    return bound_graph(mdp, choice, evidence, asked, seed=seed, first_states=first)
 
 
 def _returns(episodes: Sequence[Episode], gamma: float) -> Float[np.ndarray, "n"]:

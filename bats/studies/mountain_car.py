@@ -28,9 +28,10 @@ from bats.pipeline import Result, fit
 from bats.policy import Policy
 from bats.policy_files import load_policy, save_policy
 from bats.run_folder import fingerprint
+from bats.solve import policy_value, start_value
 from bats.studies.car_findings import Distances, Findings, LowerBound, VariantFindings
 from bats.studies.car_tracks import Track, distances, follow, hopeless_rows, logged_path, states_of_rows
-from bats.studies.car_values import ValueErrors, lower_bound, states_on_walks, value_errors, value_slope
+from bats.studies.car_values import ValueErrors, lower_bound, states_on_walks, value_errors
 from bats.tasks.mountain_car import ENVIRONMENT, collect_mountain_car, expert_action
 from bats.types import Reporter, silent
 
@@ -148,7 +149,7 @@ def run_study(out: Path, config: StudyConfig = DEFAULT, *, report: Reporter = si
         logged=log.observations[drawn],
         original=logged_path(log, row),
         shown=shown,
-        bound=_bound(fitted[0], found[0].errors),
+        bound=_bound(fitted[0], log, found[0].errors, _called("lower bound", report)),
     )
 
 
@@ -230,9 +231,10 @@ def _hopeless_states(log: Dataset, count: int) -> Int[np.ndarray, "n"]:
     return np.unique(states_of_rows(log, np.sort(drawn)))
 
 
-def _bound(result: Result, errors: ValueErrors) -> LowerBound:
+def _bound(result: Result, log: Dataset, errors: ValueErrors, report: Reporter) -> LowerBound:
     """The lower bound of the graph's policy in cells of position and velocity."""
-    bounds, mdp = lower_bound(result), result.mdp
+    (bounds, factors), mdp = lower_bound(result, log, report=report), result.mdp
+    promised = policy_value(replace(mdp, penalty=0.0), bounds.policy, dead_end_value=bounds.floor)
     alive = np.flatnonzero(~mdp.only_ended_in[: mdp.real_count])  # whoever is over is worth nothing any more
     states, lower = mdp.states[alive].astype(np.float64), bounds.lower[alive]
     least, most = states.min(axis=0), states.max(axis=0)
@@ -246,10 +248,10 @@ def _bound(result: Result, errors: ValueErrors) -> LowerBound:
         size=(float(size[0]), float(size[1])),
         values=mean,
         start_lower=bounds.start_lower,
-        start_value=float(mdp.start_weights @ result.solution.value[mdp.starts]),
+        start_value=start_value(mdp, promised),
         start_upper=bounds.start_upper,
         holds=float(np.mean(bounds.lower[errors.number] <= errors.actions)),
-        slope=value_slope(result),
+        factor=factors.value,
     )
 
 
