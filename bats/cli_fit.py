@@ -16,7 +16,7 @@ from bats.dataset import Dataset
 from bats.pipeline import Result, fit
 from bats.policy import Policy
 from bats.progress import shown_progress
-from bats.records import WALKED, RoundRecord
+from bats.records import WALKED, Option, RoundRecord
 from bats.rollouts import stitched_share, walk
 from bats.run_folder import RunFolder
 from bats.types import Reporter
@@ -80,6 +80,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "refused": f"{sum(refused.values()):,}" + (f": {reasons}" if reasons else ""),
         "stitched steps": f"{stitched_share(mdp, walks):.1%}",
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
+        **_about_choice(result.options),
         **_about_policy(result.policy, RunFolder(folder).policy),
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in spent.items()),
         "kept in": str(folder),
@@ -88,6 +89,14 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
     if result.certificate is not None:
         print_certificate(result.certificate, out)
     print_next(folder, out)
+
+
+def _about_choice(options: tuple[Option, ...]) -> dict[str, str]:
+    if not options:
+        return {}
+    best = options[0]
+    kept = "all stitches" if best.tolerance is None else f"errors up to {best.tolerance:g}"
+    return {"chosen": f"penalty {best.penalty:g}, {kept}: the best lower bound of {len(options)} options"}
 
 
 def _about_policy(policy: Policy, file: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ optimal         episodes of the policy that was cloned from `umaze`: nothing is 
 random-car      mountain car without the expert's episodes; rewards are said to go up to 100
 noisy           umaze whose every next state is shaken by half an ordinary step
 hopper          11 numbers a state
+car             mountain car as in `bats-rl benchmark`, with 200 starts in the valley
 """
 
 from __future__ import annotations

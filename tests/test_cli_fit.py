@@ -153,6 +153,13 @@ def test_the_range_of_rewards_can_be_given(run: Path, capsys: pytest.CaptureFixt
     assert "must hold all logged rewards, 0 to 1; got 0 to 0.5" in " ".join(capsys.readouterr().err.split())
 
 
+def test_penalties_can_be_chosen_between(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", "walks [red].hdf5", "--out", "chosen", *FLAGS, "--choice.penalties", "30", "--quiet"])
+    told, best = capsys.readouterr().out, RunFolder(Path("chosen")).options()[0]
+    assert f"penalty {best.penalty:g}, all stitches: the best lower bound of 2 options" in told
+    assert RunFolder(Path("chosen")).finished().penalty == best.penalty
+
+
 def test_a_log_that_is_called_after_no_task_is_not_played_unless_told_where(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
