@@ -28,7 +28,7 @@ from bats.kernels import NO_EDGE
 from bats.mdp import NO_STITCH, TabularMDP
 from bats.policy import Policy
 from bats.reliability import Stakes, measure_reliability
-from bats.rollouts import Walks, on_the_way, walk
+from bats.rollouts import FAR, Walks, on_the_way, walk
 from bats.types import Policy as Choice
 
 NEGLIGIBLE = 0.05
@@ -70,7 +70,7 @@ class Certificate:
     graph: Bounds
     """of doing as the graph says"""
     clone: Bounds
-    """of the cloned policy; known at the starts only, elsewhere it is what is known without any data"""
+    """of the cloned policy; known where it was followed from, elsewhere it is what is known without any data"""
     factors: Factors
     """what the claims about stitches were multiplied by"""
     clone_factors: Factors
@@ -96,11 +96,18 @@ def certify(
     if len(walkers) > room:
         walkers = np.sort(rng.choice(walkers, room, replace=False))
     states, stretches = follow_on(
-        clone, mdp.states[anchors], walkers, evidence, gamma=mdp.gamma, steps=config.steps, counting=counting
+        clone,
+        mdp.states[anchors],
+        walkers,
+        evidence,
+        gamma=mdp.gamma,
+        steps=config.steps,
+        counting=counting,
+        most=config.anchors,
     )
     links = Links.of(stretches, states, evidence, known=len(anchors))
     first = rng.choice(len(mdp.starts), WALKS, p=mdp.start_weights)
-    stakes = links.stakes(stretches, first, plans=math.ceil(counting / stretches.length.mean()))
+    stakes = links.stakes(stretches, first, least=NEGLIGIBLE)
     followed = measure_reliability(evidence, stretches.length, seed=seed)
     clone_factors = followed.factors(config.confidence, stakes, seed=seed).at_least(config.margin)
     chain = joined(stretches, links, clone, states, evidence, clone_factors)
@@ -123,15 +130,34 @@ def bound_graph(
 
     `factors` that were found before make bounds of several policies comparable.
     """
-    used = used_stitches(mdp, policy, mdp.starts if first_states is None else first_states)
-    claims = stitch_claims(mdp, used, evidence)
     if factors is None:
-        first = np.random.default_rng([seed, 11]).choice(mdp.starts, WALKS, p=mdp.start_weights)
-        stakes = stitch_stakes(mdp, walk(mdp, policy, first, _steps_that_count(mdp)), used, claims)
-        stitched = measure_reliability(evidence, lengths(mdp)[used], seed=seed)
-        factors = stitched.factors(config.confidence, stakes, seed=seed).at_least(config.margin)
-    doubts = find_doubts(mdp, used, claims, factors)
+        factors = graph_factors(mdp, policy, evidence, config, seed=seed, first_states=first_states)
+    used = used_stitches(mdp, policy, mdp.starts if first_states is None else first_states)
+    doubts = find_doubts(mdp, used, stitch_claims(mdp, used, evidence), factors)
     return sandwich(mdp, replace(doubts, reward_range=config.reward_range), policy=policy), factors
+
+
+def graph_factors(
+    mdp: TabularMDP,
+    policy: Choice,
+    evidence: Evidence,
+    config: CertificateConfig,
+    *,
+    seed: int,
+    first_states: Int[np.ndarray, "n"] | None = None,
+) -> Factors:
+    """What claims about stitches must be multiplied by on the policy's walks from the first states, or the starts."""
+    rng = np.random.default_rng([seed, 11])
+    if first_states is None:
+        first_states = mdp.starts
+        first = rng.choice(mdp.starts, WALKS, p=mdp.start_weights)
+    else:
+        first = rng.choice(first_states, WALKS)
+    used = used_stitches(mdp, policy, first_states)
+    walks = walk(mdp, policy, first, _steps_that_count(mdp))
+    stakes = stitch_stakes(mdp, walks, used, stitch_claims(mdp, used, evidence))
+    stitched = measure_reliability(evidence, lengths(mdp)[used], seed=seed)
+    return stitched.factors(config.confidence, stakes, seed=seed).at_least(config.margin)
 
 
 def stitch_claims(mdp: TabularMDP, used: Int[np.ndarray, "U"], evidence: Evidence) -> Claims:
@@ -150,16 +176,15 @@ def stitch_claims(mdp: TabularMDP, used: Int[np.ndarray, "U"], evidence: Evidenc
 
 
 def stitch_stakes(mdp: TabularMDP, walks: Walks, used: Int[np.ndarray, "U"], claims: Claims) -> Stakes:
-    """What rests on the claims of the stitches that some walks begin, step by step."""
-    value, reward = np.zeros((2, *walks.edge.shape))
+    """What rests on the claims of the stitches that some walks begin."""
     edge, length = walks.edge, lengths(mdp)
     stitch = np.append(mdp.stitch, NO_STITCH)[edge]  # NO_EDGE, which is -1, picks the last
     walker, step = np.nonzero((stitch != NO_STITCH) & (np.append(mdp.source, mdp.state_count)[edge] < mdp.real_count))
     begun = stitch[walker, step]
     which = np.searchsorted(used, begun)
-    value[walker, step] = mdp.gamma ** (step + length[begun]) * claims.value[which]
-    reward[walker, step] = mdp.gamma**step * claims.reward[which].sum(axis=1)
-    return Stakes(value, reward)
+    value = mdp.gamma ** (step + length[begun]) * claims.value[which]
+    reward = mdp.gamma**step * claims.reward[which].sum(axis=1)
+    return Stakes.of_plans(walker, begun, value, reward, walks=len(edge))
 
 
 def find_doubts(mdp: TabularMDP, used: Int[np.ndarray, "U"], claims: Claims, factors: Factors) -> Doubts:
@@ -189,7 +214,8 @@ def lengths(mdp: TabularMDP) -> Int[np.ndarray, "C"]:
 
 
 def _steps_that_count(mdp: TabularMDP) -> int:
-    return math.ceil(math.log(NEGLIGIBLE) / math.log(mdp.gamma))
+    """After which little is left to come; no more than stitches are looked for on."""
+    return min(math.ceil(math.log(NEGLIGIBLE) / math.log(mdp.gamma)), FAR)
 
 
 def _edges(mdp: TabularMDP, used: Int[np.ndarray, "U"], length: Int[np.ndarray, "U"]) -> Int[np.ndarray, "U K"]:

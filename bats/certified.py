@@ -70,7 +70,7 @@ class CertificateCard:
     """no state can be worth less"""
     ceiling: float
     confidence: float
-    """share of the walks for which all claims on their way are meant to be true"""
+    """share of the walks whose claims are meant to be true in sum"""
     factors: Trust
     """in claims about stitches"""
     clone_factors: Trust

@@ -2,29 +2,32 @@
 
 How dear a stitch's error should be, and how much of it is too much, depends on the task, and nobody may play to find
 out. On the finished graph another answer costs one solve. So some are solved, each one's policy is bounded from below
-by one yardstick, the same claims, factors and metric of value for all (`certificate`), and the best is taken.
+by one yardstick, the same claims, factors and metric of value for all (`certificate`), and the best is taken. The
+yardstick compares: what the chosen policy is worth at least is certified afterwards, with a metric of its own.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from bats.attempts import Learned
-from bats.certificate import CertificateConfig, bound_graph
+from bats.certificate import CertificateConfig, bound_graph, graph_factors, used_stitches
 from bats.certifying import gather_evidence
 from bats.config import Config
 from bats.errors import DataError
+from bats.evidence import Factors
 from bats.mdp import TabularMDP
 from bats.model import HeldOut
 from bats.pricing import finished_graph
 from bats.records import Option
 from bats.relabel import stitch_errors
 from bats.solve import policy_iteration
-from bats.types import Reporter, silent
+from bats.types import Policy, Reporter, silent
 
 
 def options(config: Config) -> list[tuple[float, float | None]]:
@@ -46,26 +49,40 @@ def judged_options(
 ) -> tuple[Option, ...]:
     """All options with the lower bounds of their policies at the starts, the best first.
 
-    `step_price` is what a penalty of 1 is in rewards. The claims of all are calibrated for the walks of the first
-    option, which also has the say where nothing is known.
+    `step_price` is what a penalty of 1 is in rewards. The metric of value is that of the first option's policy, and the
+    factors are the largest that any option needs. Where a log is too small for a metric, the first option stands.
     """
     asked = CertificateConfig() if config.certificate is None else config.certificate
-    worth, found = config.stitch.dead_end_value, []
-    evidence = factors = None
     wanted = options(config)
-    for number, (penalty, tolerance) in enumerate(wanted):
-        mdp = finished_graph(stitched, penalty=penalty * step_price, tolerance=tolerance)
-        policy = policy_iteration(mdp, dead_end_value=worth).policy
-        uncharged = replace(mdp, penalty=0.0)
-        if evidence is None:
-            try:
-                evidence = gather_evidence(uncharged, policy, learned, held_out, config, seed=seed, report=report)
-            except DataError:  # a log too small to bound anything by: nothing speaks against what was asked for
-                return (Option(penalty, tolerance, _stitches(mdp), -math.inf),)
-        bounds, factors = bound_graph(uncharged, policy, evidence, asked, seed=seed, factors=factors)
-        found.append(Option(penalty, tolerance, _stitches(mdp), bounds.start_lower))
-        report("choosing a penalty and a tolerance", number + 1, len(wanted))
+    solved = partial(_solved, stitched, step_price, dead_end_value=config.stitch.dead_end_value)
+    first, policy = solved(*wanted[0])
+    try:
+        evidence = gather_evidence(first, policy, learned, held_out, config, seed=seed, report=report)
+    except DataError:
+        return (Option(*wanted[0], _stitches(first), -math.inf),)
+    needed = []
+    for each in wanted:
+        mdp, policy = solved(*each)
+        if len(used_stitches(mdp, policy, mdp.starts)):  # whoever keeps to the log needs none
+            needed.append(graph_factors(mdp, policy, evidence, asked, seed=seed))
+    factors = Factors(
+        *(max((getattr(one, kind) for one in needed), default=0) for kind in ("value", "reward", "windows"))
+    )
+    found = []
+    for each in wanted:
+        mdp, policy = solved(*each)
+        bounds, _ = bound_graph(mdp, policy, evidence, asked, seed=seed, factors=factors)
+        found.append(Option(*each, _stitches(mdp), bounds.start_lower))
+        report("choosing a penalty and a tolerance", len(found), len(wanted))
     return tuple(sorted(found, key=lambda option: -option.lower))  # of equals the first stays first
+
+
+def _solved(
+    stitched: TabularMDP, step_price: float, penalty: float, tolerance: float | None, *, dead_end_value: float
+) -> tuple[TabularMDP, Policy]:
+    """The graph without penalties, and the policy that is best with them."""
+    mdp = finished_graph(stitched, penalty=penalty * step_price, tolerance=tolerance)
+    return replace(mdp, penalty=0.0), policy_iteration(mdp, dead_end_value=dead_end_value).policy
 
 
 def _stitches(mdp: TabularMDP) -> int:

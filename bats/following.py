@@ -73,7 +73,9 @@ class Followed:
     value: Float[np.ndarray, "n"]
     """how much the value may differ from there"""
     discount: Float[np.ndarray, "n"]
-    """of what comes after; 0 where the episode has ended"""
+    """of what is there"""
+    over: Bool[np.ndarray, "n"]
+    """whether the episode has ended there, so that nothing comes after"""
     earned: Float[np.ndarray, "n"]
     """on the way, discounted"""
     off: Float[np.ndarray, "n"]
@@ -91,8 +93,10 @@ def follow(
     here = np.repeat(states[None].astype(np.float32), evidence.learned.dynamics.member_count, axis=0)
     weight, running = np.ones(len(states)), np.ones(len(states), dtype=bool)
     earned, off, added, added_value, landing, value = np.zeros((6, len(states)))
-    length = np.zeros(len(states), dtype=np.int64)
+    length, over = np.zeros(len(states), dtype=np.int64), np.zeros(len(states), dtype=bool)
     for step in range(steps):
+        if not running.any():
+            break
         acted_in = np.asarray(evidence.learned.metric.embed(here.mean(axis=0)))
         after, paid, ends = _stepped(evidence.learned.dynamics, policy, here)
         place, fares, claimed = evidence.one_step(acted_in, np.abs(paid - paid.mean(axis=0)).max(axis=0))
@@ -105,9 +109,10 @@ def follow(
         off += running * weight * claimed
         here = np.where(running[:, None], after, here)
         length += running
-        weight = np.where(running, np.where(ends, 0.0, gamma * weight), weight)
+        weight = np.where(running, gamma * weight, weight)
+        over |= running & ends
         running &= ~ends
-    return Followed(here.mean(axis=0), length, landing, value, weight, earned, off)
+    return Followed(here.mean(axis=0), length, landing, value, weight, over, earned, off)
 
 
 def follow_on(
@@ -119,17 +124,27 @@ def follow_on(
     gamma: float,
     steps: int,
     counting: int,
+    most: int,
 ) -> tuple[Float[np.ndarray, "m D"], Followed]:
-    """Follows the policy from known states, and from some of them on until so many steps are made that count.
+    """Follows the policy from known states, and some walkers on from where they came to be, for as long as counts.
 
-    The states are the known ones and then, turn by turn, where the walkers' stretches have ended.
+    The states are the known ones and then, turn by turn, where walkers have ended a stretch, at most about so many. A
+    walker whose episode is over, who is strange to the log or whom the model hardly dares to follow goes no farther.
     """
-    states, stretches = [known], [follow(policy, known, evidence, gamma=gamma, steps=steps)]
-    ends = stretches[0].place[walkers]
-    for _ in range(math.ceil(counting / stretches[0].length.mean()) - 1):
-        states.append(ends)
-        stretches.append(follow(policy, ends, evidence, gamma=gamma, steps=steps))
-        ends = stretches[-1].place
+    turn = follow(policy, known, evidence, gamma=gamma, steps=steps)
+    states, stretches = [known], [turn]
+    at, made = walkers, turn.length[walkers]
+    while True:
+        goes_on = ~turn.over[at] & (turn.landing[at] < evidence.tolerance) & (made < counting)
+        at, made = at[goes_on], made[goes_on]
+        familiar = policy.strangeness(turn.place[at]) <= 1
+        at, made = at[familiar], made[familiar]
+        if len(at) == 0 or sum(map(len, states[1:])) >= most:
+            break
+        states.append(turn.place[at])
+        turn = follow(policy, states[-1], evidence, gamma=gamma, steps=steps)
+        stretches.append(turn)
+        at, made = np.arange(len(at)), made + turn.length
     parts = (np.concatenate([getattr(each, part.name) for each in stretches]) for part in fields(Followed))
     return np.concatenate(states), Followed(*parts)
 
@@ -152,16 +167,19 @@ class Links:
         distance, _ = cKDTree(places[:known]).query(ends, workers=-1)
         return cls(near, distance)
 
-    def stakes(self, stretches: Followed, first: Int[np.ndarray, "w"], *, plans: int) -> Stakes:
-        """What rests on the claims of so many stretches from some states, one from the end of the other."""
-        value, reward = np.zeros((2, len(first), plans))
-        here, weight = first, np.ones(len(first))
-        for plan in range(plans):
-            reward[:, plan] = weight * stretches.off[here]
+    def stakes(self, stretches: Followed, first: Int[np.ndarray, "w"], *, least: float) -> Stakes:
+        """What rests on the claims of the stretches from some states, as long as more than a share is to come."""
+        walker, plan, value, reward = [], [], [], []
+        alive, here, weight = np.arange(len(first)), first, np.ones(len(first))
+        while len(alive):
+            walker.append(alive)
+            plan.append(here)
+            reward.append(weight * stretches.off[here])
             weight = weight * stretches.discount[here]
-            value[:, plan] = weight * stretches.value[here]
-            here = self.near[here, 0]
-        return Stakes(value, reward)
+            value.append(weight * stretches.value[here])
+            goes_on = ~stretches.over[here] & (weight > least)
+            alive, here, weight = alive[goes_on], self.near[here[goes_on], 0], weight[goes_on]
+        return Stakes.of_plans(*map(np.concatenate, (walker, plan, value, reward)), walks=len(first))
 
 
 def joined(
@@ -176,7 +194,11 @@ def joined(
 
     Nothing is known where the end is strange to the log and the known states, or where even one step claims too much.
     """
-    spread, apart = np.full(len(states), np.inf), np.full(links.near.shape, np.inf)
+    spread, apart, unsure = (
+        np.full(len(states), np.inf),
+        np.full(links.near.shape, np.inf),
+        np.full(len(states), np.inf),
+    )
     if math.isfinite(factors.value):
         spread = factors.reward * stretches.off
         familiar = (policy.strangeness(stretches.place) <= 1) | (links.distance <= policy.usual_distance)
@@ -184,9 +206,12 @@ def joined(
         value = evidence.value_metric.embed
         fares, ends = np.asarray(value(states.astype(np.float32))), np.asarray(value(stretches.place))
         beside = np.linalg.norm(fares[links.near] - ends[:, None], axis=2)
-        apart[known] = beside[known] + factors.value * stretches.value[known, None]
+        unsure[known] = factors.value * stretches.value[known]
+        apart[known] = beside[known] + unsure[known, None]
+    # an end that is not one after all is worth as much more or less as the value may differ there
+    spread = spread + np.where(stretches.over, stretches.discount * unsure, 0.0)
     reward = stretches.earned[:, None] + np.stack([-spread, spread], axis=-1)
-    return Chain(links.near, apart, stretches.discount, reward)
+    return Chain(links.near, apart, np.where(stretches.over, 0.0, stretches.discount), reward)
 
 
 def _stepped(

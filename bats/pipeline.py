@@ -205,12 +205,14 @@ class _Fit:
         with self.timed("building the MDP"):
             log = from_dataset(dataset, gamma=config.gamma)
             log_value = start_value(log, policy_iteration(log, dead_end_value=worth).value)
-            unit = penalty_in_rewards(log, 1.0, config.penalty_unit, dead_end_value=worth)
-        begun = replace(log, penalty=config.penalty * unit if config.charge == "during" else 0.0)
+            priced = partial(penalty_in_rewards, log, unit=config.penalty_unit, dead_end_value=worth)
+            price = priced(config.penalty)
+        begun = replace(log, penalty=price if config.charge == "during" else 0.0)
         stitched = self.stitched(begun, model, metric, on_record)
-        penalty, tolerance = self.chosen(stitched, unit, model, metric)
+        penalty, tolerance = self.chosen(stitched, priced, model, metric)
         with self.timed("solving"):
-            mdp = finished_graph(stitched, penalty=penalty * unit, tolerance=tolerance)
+            price = priced(penalty)
+            mdp = finished_graph(stitched, penalty=price, tolerance=tolerance)
             solution = policy_iteration(mdp, dead_end_value=worth)
         with self.timed("cloning"):
             self.clone(mdp, solution, metric)
@@ -223,7 +225,7 @@ class _Fit:
                 gamma=config.gamma,
                 penalty=penalty,
                 penalty_unit=config.penalty_unit,
-                price=penalty * unit,
+                price=price,
                 tolerance=tolerance,
                 dead_end_value=worth,
                 logged_value=logged_value(dataset, gamma=config.gamma, dead_end_value=worth),
@@ -296,7 +298,7 @@ class _Fit:
         return mdp
 
     def chosen(
-        self, stitched: TabularMDP, unit: float, model: Model, metric: ScaledMetric
+        self, stitched: TabularMDP, priced: Callable[[float], float], model: Model, metric: ScaledMetric
     ) -> tuple[float, float | None]:
         """The penalty and the tolerance to solve the graph with, chosen now or before where there is a choice."""
         run, config = self.run_folder, self.config
@@ -306,7 +308,9 @@ class _Fit:
             with self.timed("choosing"):
                 learned = self.learned(model, metric)
                 run.save_options(
-                    judged_options(stitched, unit, learned, model.held_out, config, seed=self.seed, report=self.report)
+                    judged_options(
+                        stitched, priced(1.0), learned, model.held_out, config, seed=self.seed, report=self.report
+                    )
                 )
         best = run.options()[0]
         return best.penalty, best.tolerance

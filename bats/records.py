@@ -85,7 +85,7 @@ class Option:
     stitches: int
     """within the tolerance"""
     lower: float
-    """what the policy is worth at least at the starts"""
+    """what the policy is worth at least at the starts, by a yardstick that is the same for all options"""
 
 
 @dataclass(frozen=True)

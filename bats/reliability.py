@@ -33,10 +33,28 @@ WALKS = 5_000
 
 @dataclass(frozen=True, eq=False)
 class Stakes:
-    """What rests on the claims of plans along some walks: each claim, discounted, or 0 where there is no plan."""
+    """What rests on the claims of the plans of some walks: each claim, discounted, or 0 beyond a walk's plans."""
 
     value: Float[np.ndarray, "n J"]
     reward: Float[np.ndarray, "n J"]
+
+    @classmethod
+    def of_plans(
+        cls,
+        walker: Int[np.ndarray, "m"],
+        plan: Int[np.ndarray, "m"],
+        value: Float[np.ndarray, "m"],
+        reward: Float[np.ndarray, "m"],
+        *,
+        walks: int,
+    ) -> Stakes:
+        """From what rests on each time that a walker makes a plan. A plan made again is as wrong as it was before."""
+        pairs, which = np.unique(np.stack([walker, plan]), axis=1, return_inverse=True)
+        column = np.arange(pairs.shape[1]) - np.searchsorted(pairs[0], pairs[0])
+        stakes = np.zeros((2, walks, int(column.max(initial=-1)) + 1))
+        for part, each in zip(stakes, (value, reward), strict=True):
+            part[pairs[0], column] = np.bincount(which.ravel(), weights=each, minlength=pairs.shape[1])
+        return cls(*stakes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,7 +94,7 @@ class Finished:
     rounds: int
     gamma: float
     penalty: float
-    """as it was asked for"""
+    """as it was asked for or chosen"""
     penalty_unit: PenaltyUnit
     price: float
     """the same in rewards per unit of error"""

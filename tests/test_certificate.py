@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -226,7 +227,7 @@ def test_a_policy_that_stays_where_it_is_earns_what_the_place_pays() -> None:
 def test_a_walker_goes_on_from_where_it_came_to_be() -> None:
     states, known = line(), evidence()
     ahead = np.array([3, 5])
-    found, stretches = follow_on(onwards(states), states, ahead, known, gamma=GAMMA, steps=2, counting=6)
+    found, stretches = follow_on(onwards(states), states, ahead, known, gamma=GAMMA, steps=2, counting=6, most=100)
     assert len(found) == len(states) + 2 * 2  # two of three stretches more
     np.testing.assert_allclose(found[-2:], states[ahead] + 4 * STEP, rtol=1e-5)
     np.testing.assert_allclose(stretches.place[-2:], states[ahead] + 6 * STEP, rtol=1e-5)
@@ -236,13 +237,50 @@ def test_a_walker_goes_on_from_where_it_came_to_be() -> None:
     assert np.all(links.distance[-2:] >= beyond - 1e-6)
 
 
-def test_what_rests_on_a_chains_claims_is_discounted_from_link_to_link() -> None:
+def test_walkers_are_followed_no_farther_than_counts_or_the_log_knows() -> None:
+    states, known = line(), evidence()
+    everybody = np.arange(len(states))
+    far = partial(follow_on, onwards(states), states, everybody, known, gamma=GAMMA, steps=5)
+    found, _ = far(counting=1000, most=10_000)  # half a unit a turn, and 0.5 beyond the line all is strange
+    assert found.max() <= states.max() + 0.5 + 1e-6
+    assert len(states) < len(found) < 4 * len(states)
+    assert len(far(counting=1000, most=1)[0]) <= 2 * len(states)
+    assert len(far(counting=5, most=10_000)[0]) == len(states)
+
+
+def test_what_rests_on_a_chains_claims_is_discounted_and_counted_once_a_stretch() -> None:
     states, known = line(), evidence(miss=0.02)
     stretches = follow(still(states), states, known, gamma=GAMMA, steps=5)
-    found = Links.of(stretches, states, known, known=len(states)).stakes(stretches, np.array([7]), plans=3)
-    weight = GAMMA ** (5 * np.arange(3))  # it stays where it is, so every link is the same stretch again
-    np.testing.assert_allclose(found.reward, [stretches.off[7] * weight])
-    np.testing.assert_allclose(found.value, [stretches.value[7] * GAMMA**5 * weight])
+    found = Links.of(stretches, states, known, known=len(states)).stakes(stretches, np.array([7]), least=0.05)
+    weight = GAMMA ** (5 * np.arange(6))  # it stays where it is: the same stretch again, until 0.9^30 < 0.05
+    np.testing.assert_allclose(found.reward, [[stretches.off[7] * weight.sum()]])
+    np.testing.assert_allclose(found.value, [[stretches.value[7] * GAMMA**5 * weight.sum()]])
+
+
+def test_a_plan_made_again_is_as_wrong_as_before() -> None:
+    ratios = np.random.default_rng(0).exponential(size=2000)
+    both, once = Reliability(ratios, ratios), np.zeros(30, dtype=np.int64)
+    often = Stakes.of_plans(once, once, *np.ones((2, 30)), walks=1)
+    assert often.value.shape == (1, 1)
+    assert both.factors(0.95, often, seed=0) == both.factors(0.95, stakes(1, 1), seed=0)
+    apart = Stakes.of_plans(np.array([1, 0, 1, 1]), np.array([4, 4, 2, 4]), np.arange(4.0), np.ones(4), walks=3)
+    np.testing.assert_array_equal(apart.value, [[1, 0], [2, 3], [0, 0]])  # walker 1: plan 2 once, plan 4 twice
+    np.testing.assert_array_equal(apart.reward, [[1, 0], [1, 2], [0, 0]])
+
+
+def test_an_end_that_may_be_none_is_worth_what_the_value_may_differ() -> None:
+    states, known = line(), evidence(miss=0.02)
+    stretches = follow(still(states), states, known, gamma=GAMMA, steps=5)
+    over = replace(stretches, over=np.ones(len(states), dtype=bool))
+    links = Links.of(over, states, known, known=len(states))
+    chain = joined(over, links, still(states), states, known, Factors(3.0, 0.0, 100))
+    lower, upper = chain.bounds(-100.0, 100.0)
+    np.testing.assert_allclose((lower + upper) / 2, stretches.earned)
+    np.testing.assert_allclose((upper - lower) / 2, 3 * GAMMA**5 * stretches.value)
+    strange = replace(over, landing=np.full(len(states), 1e9))
+    lower, upper = joined(strange, links, still(states), states, known, Factors(3.0, 0.0, 100)).bounds(-100.0, 100.0)
+    assert lower.max() == -100.0
+    assert upper.min() == 100.0
 
 
 def test_without_factors_nothing_is_known() -> None:
@@ -310,8 +348,8 @@ def test_a_graph_with_one_stitch_is_bounded_by_its_claim_times_the_factor() -> N
     claims = stitch_claims(mdp, used, known)
     resting = stitch_stakes(mdp, walk(mdp, policy, mdp.starts, 10), used, claims)
     # begun at once, and what it says of its end counts after two steps
-    np.testing.assert_allclose(resting.value, [[GAMMA**2 * claims.value[0]] + 9 * [0.0]])
-    np.testing.assert_allclose(resting.reward, [[claims.reward[0].sum()] + 9 * [0.0]])
+    np.testing.assert_allclose(resting.value, [[GAMMA**2 * claims.value[0]]])
+    np.testing.assert_allclose(resting.reward, [[claims.reward[0].sum()]])
     doubts = find_doubts(mdp, used, claims, Factors(3.0, 2.0, 100))
     np.testing.assert_allclose(doubts.landing, 3 * (0.05 + 2 * 0.02) / (1 - GAMMA), rtol=1e-4)
     assert doubts.rewards is not None
@@ -331,6 +369,32 @@ def test_settings_that_mean_nothing_are_refused() -> None:
     for wrong in ({"confidence": 1.0}, {"margin": -1.0}, {"steps": 0}, {"anchors": 0}):
         with pytest.raises(SettingError, match=next(iter(wrong))):
             CertificateConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("anchors", [3, 200])
+def test_a_clone_that_stays_where_it_is_is_bounded_at_every_start(anchors: int) -> None:
+    """Five starts of different weight along the line, more than may be followed on where anchors are few."""
+    places = np.tile(np.linspace(0, 0.5, 11)[:, None], (5, 1)) + np.repeat(0.1 * np.arange(5), 11)[:, None]
+    rows = np.arange(55).reshape(5, 11)[:, :-1].ravel()
+    log = Dataset.from_arrays(
+        places[rows],
+        places[rows + 1] - places[rows],
+        places[rows + 1, 0],
+        next_observations=places[rows + 1],
+        terminations=np.arange(50) % 10 == 9,
+        name="line",
+    )
+    mdp = from_dataset(log, gamma=GAMMA)
+    mdp = replace(mdp, start_weights=np.array([0.1, 0.1, 0.2, 0.2, 0.4]))
+    solution, asked = policy_iteration(mdp), CertificateConfig(confidence=0.9, steps=5, anchors=anchors)
+    found = certify(mdp, solution.policy, still(places), evidence(), asked, seed=0)
+    assert found.clone_factors.value == asked.margin  # the model is right, and claims are doubled all the same
+    truth = mdp.states[mdp.starts, 0] / (1 - GAMMA)
+    lower, upper = found.clone.lower[mdp.starts], found.clone.upper[mdp.starts]
+    assert np.all(lower <= truth + 1e-6)
+    assert np.all(truth <= upper + 1e-6)
+    assert np.all(upper - lower < 0.5)
+    assert found.clone.start_lower == pytest.approx(float(mdp.start_weights @ lower))
 
 
 def test_a_log_without_stitches_is_certain_of_what_it_shows() -> None:

@@ -103,6 +103,12 @@ def test_a_model_that_is_far_off_makes_the_dear_penalty_the_best() -> None:
     assert found[100.0, None] > found[0.0, 0.2] > found[0.0, None]
 
 
+def test_what_is_chosen_does_not_depend_on_whose_own_it_is() -> None:
+    turned = replace(CHOICE, penalty=100.0, choice=replace(CHOICE.choice, penalties=(0.0,)))
+    found = judged(miss=0.0, config=turned)
+    assert next(iter(found)) == (0.0, None)
+
+
 def test_with_too_few_rows_to_trust_any_stitch_keeping_to_the_log_is_best() -> None:
     learned, rows = relied_on(miss=0.0)
     few = HeldOut(*(getattr(rows, part.name)[:20] for part in fields(HeldOut)))

@@ -6,6 +6,7 @@ Nothing is computed here but means, shares and quantiles of what was measured, a
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -116,7 +117,8 @@ class Findings:
         for name in ("start_lower", "start_value", "start_upper"):
             yield f"bound_{name}", getattr(self.bound, name), "value"
         yield "bound_holds", self.bound.holds, "share"
-        yield "bound_factor", self.bound.factor, "times"
+        if math.isfinite(self.bound.factor):  # JSON has no sign for what is not
+            yield "bound_factor", self.bound.factor, "times"
 
     def save(self, path: Path) -> None:
         """Writes figures, settings and everything that is drawn, as JSON, whole or not at all."""
