@@ -92,7 +92,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
 
 
 def _about_choice(options: tuple[Option, ...]) -> dict[str, str]:
-    if not options:
+    if len(options) < 2:  # none was asked for, or the log is too small to compare any
         return {}
     best = options[0]
     kept = "all stitches" if best.tolerance is None else f"errors up to {best.tolerance:g}"

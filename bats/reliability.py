@@ -27,8 +27,8 @@ from bats.model import HeldOut
 
 WINDOWS = 10_000
 """most windows that are followed"""
-WALKS = 5_000
-"""walks that ratios are drawn for"""
+DRAWS = 5_000
+"""times that a walk is drawn, with a ratio for each of its plans"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +80,12 @@ class Reliability:
             return Factors(math.inf, math.inf, count)
         if len(at_stake) == 0:  # nothing is claimed, so nothing needs covering
             return Factors(0.0, 0.0, count)
-        walk = rng.choice(at_stake, WALKS)
-        window = rng.integers(count + 1, size=(WALKS, stakes.value.shape[1]))
+        walk = rng.choice(at_stake, DRAWS)
+        window = rng.integers(count + 1, size=(DRAWS, stakes.value.shape[1]))
         value = _covering(stakes.value[walk], np.append(self.value, np.inf)[window])
         reward = _covering(stakes.reward[walk], np.append(self.reward, np.inf)[window])
         place = np.maximum(rankdata(value, "min"), rankdata(reward, "min"))
-        within = int(np.sort(place)[math.ceil(confidence * WALKS) - 1]) - 1
+        within = int(np.sort(place)[math.ceil(confidence * DRAWS) - 1]) - 1
         return Factors(float(np.sort(value)[within]), float(np.sort(reward)[within]), count)
 
 
