@@ -45,9 +45,9 @@ class CertificateConfig:
     """share of the walks whose claims must be true in sum"""
     reward_range: tuple[float, float] | None = None
     """least and greatest reward that can be; None: the log's own, which knows nothing of rewards it never saw"""
-    margin: float = 2.0
-    """what claims are multiplied by at least. Held-out rows are not chosen, plans are, by the model that speaks for
-    them; and where one plan ends the next begins, not where it should have ended"""
+    margin: float = 2.5
+    """least factor for claims about where plans end. Held-out rows are not chosen, plans are, by the model that speaks
+    for them; and where one plan ends the next begins, not where it should have ended"""
     steps: int = 20
     """most actions that the cloned policy is followed for at a time"""
     anchors: int = 8000

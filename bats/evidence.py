@@ -36,7 +36,8 @@ class Factors:
     """held-out plans that they were found with"""
 
     def at_least(self, margin: float) -> Factors:
-        return Factors(max(self.value, margin), max(self.reward, margin), self.windows)
+        """The same with a least factor for claims about value; those about rewards are taken at their word at least."""
+        return Factors(max(self.value, margin), max(self.reward, 1.0), self.windows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -202,7 +202,8 @@ def joined(
     if math.isfinite(factors.value):
         spread = factors.reward * stretches.off
         familiar = (policy.strangeness(stretches.place) <= 1) | (links.distance <= policy.usual_distance)
-        known = familiar & (stretches.landing < evidence.tolerance)
+        # nobody goes on from an end, so it may lie where the log shows nothing
+        known = (familiar | stretches.over) & (stretches.landing < evidence.tolerance)
         value = evidence.value_metric.embed
         fares, ends = np.asarray(value(states.astype(np.float32))), np.asarray(value(stretches.place))
         beside = np.linalg.norm(fares[links.near] - ends[:, None], axis=2)
