@@ -130,32 +130,32 @@ def bound_graph(
 
     `factors` that were found before make bounds of several policies comparable.
     """
-    if factors is None:
-        factors = graph_factors(mdp, policy, evidence, config, seed=seed, first_states=first_states)
     used = used_stitches(mdp, policy, mdp.starts if first_states is None else first_states)
-    doubts = find_doubts(mdp, used, stitch_claims(mdp, used, evidence), factors)
+    claims = stitch_claims(mdp, used, evidence)
+    if factors is None:
+        factors = graph_factors(mdp, policy, used, claims, evidence, config, seed=seed, first_states=first_states)
+    doubts = find_doubts(mdp, used, claims, factors)
     return sandwich(mdp, replace(doubts, reward_range=config.reward_range), policy=policy), factors
 
 
 def graph_factors(
     mdp: TabularMDP,
     policy: Choice,
+    used: Int[np.ndarray, "U"],
+    claims: Claims,
     evidence: Evidence,
     config: CertificateConfig,
     *,
     seed: int,
     first_states: Int[np.ndarray, "n"] | None = None,
 ) -> Factors:
-    """What claims about stitches must be multiplied by on the policy's walks from the first states, or the starts."""
+    """What the claims of the used stitches must be multiplied by on walks from the first states, or from the starts."""
     rng = np.random.default_rng([seed, 11])
     if first_states is None:
-        first_states = mdp.starts
         first = rng.choice(mdp.starts, WALKS, p=mdp.start_weights)
     else:
         first = rng.choice(first_states, WALKS)
-    used = used_stitches(mdp, policy, first_states)
-    walks = walk(mdp, policy, first, _steps_that_count(mdp))
-    stakes = stitch_stakes(mdp, walks, used, stitch_claims(mdp, used, evidence))
+    stakes = stitch_stakes(mdp, walk(mdp, policy, first, _steps_that_count(mdp)), used, claims)
     stitched = measure_reliability(evidence, lengths(mdp)[used], seed=seed)
     return stitched.factors(config.confidence, stakes, seed=seed).at_least(config.margin)
 

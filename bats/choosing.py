@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from bats.attempts import Learned
-from bats.certificate import CertificateConfig, bound_graph, graph_factors, used_stitches
+from bats.certificate import CertificateConfig, bound_graph, graph_factors, stitch_claims, used_stitches
 from bats.certifying import gather_evidence
 from bats.config import Config
 from bats.errors import DataError
@@ -63,8 +63,10 @@ def judged_options(
     needed = []
     for each in wanted:
         mdp, policy = solved(*each)
-        if len(used_stitches(mdp, policy, mdp.starts)):  # whoever keeps to the log needs none
-            needed.append(graph_factors(mdp, policy, evidence, asked, seed=seed))
+        used = used_stitches(mdp, policy, mdp.starts)
+        if len(used):  # whoever keeps to the log needs none
+            claims = stitch_claims(mdp, used, evidence)
+            needed.append(graph_factors(mdp, policy, used, claims, evidence, asked, seed=seed))
     factors = Factors(
         *(max((getattr(one, kind) for one in needed), default=0) for kind in ("value", "reward", "windows"))
     )

@@ -60,7 +60,7 @@ class Evidence:
     judging: HeldOut
     """held-out rows that claims are made from"""
     unseen: HeldOut
-    """rows that nothing else has been chosen or judged by"""
+    """rows that nothing else is judged by, and nothing chosen by but a penalty, where there is a choice"""
     value_metric: Metric
     """no two states' values differ by more than they are apart in it"""
     quantile: float

@@ -194,11 +194,8 @@ def joined(
 
     Nothing is known where the end is strange to the log and the known states, or where even one step claims too much.
     """
-    spread, apart, unsure = (
-        np.full(len(states), np.inf),
-        np.full(links.near.shape, np.inf),
-        np.full(len(states), np.inf),
-    )
+    spread = unsure = np.full(len(states), np.inf)
+    apart = np.full(links.near.shape, np.inf)
     if math.isfinite(factors.value):
         spread = factors.reward * stretches.off
         familiar = (policy.strangeness(stretches.place) <= 1) | (links.distance <= policy.usual_distance)
@@ -207,7 +204,7 @@ def joined(
         value = evidence.value_metric.embed
         fares, ends = np.asarray(value(states.astype(np.float32))), np.asarray(value(stretches.place))
         beside = np.linalg.norm(fares[links.near] - ends[:, None], axis=2)
-        unsure[known] = factors.value * stretches.value[known]
+        unsure = np.where(known, factors.value * stretches.value, np.inf)
         apart[known] = beside[known] + unsure[known, None]
     # an end that is not one after all is worth as much more or less as the value may differ there
     spread = spread + np.where(stretches.over, stretches.discount * unsure, 0.0)

@@ -171,6 +171,11 @@ def test_one_window_in_a_hundred_that_goes_astray_does_not_set_the_factor_of_all
     assert found.value == pytest.approx((9 + 100) / 10)  # one of ten may: two do with less than 1%
 
 
+def test_claims_about_places_have_a_margin_and_those_about_rewards_are_taken_at_their_word() -> None:
+    assert Factors(0.5, 0.1, 7).at_least(2.5) == Factors(2.5, 1.0, 7)
+    assert Factors(4.0, 3.0, 7).at_least(2.5) == Factors(4.0, 3.0, 7)
+
+
 def test_no_windows_say_nothing() -> None:
     assert Reliability(np.zeros(0), np.zeros(0)).factors(0.9, stakes(1), seed=0).value == math.inf
 
