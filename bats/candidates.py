@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bats.errors import SettingError
+from bats.experience import Tried, pair_number
 from bats.kernels import NO_EDGE
 from bats.mdp import TabularMDP
 from bats.metric import Metric
@@ -90,6 +91,11 @@ class Candidates:
     def some(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "C"]) -> Candidates:
         return Candidates(*(getattr(self, part.name)[rows] for part in fields(self)))
 
+    def and_also(self, *others: Candidates) -> Candidates:
+        """These and others after them."""
+        every = (self, *others)
+        return Candidates(*(np.concatenate([getattr(each, part.name) for each in every]) for part in fields(self)))
+
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
@@ -121,13 +127,13 @@ def find_candidates(
     metric: Metric,
     config: CandidateConfig,
     *,
-    tried: Int[np.ndarray, "t"],
+    tried: Tried,
     expected_error: float,
     chance: Chance,
 ) -> Candidates:
     """The feasible and impactful joins of some distinct sources, the best of each; the forest holds the real states.
 
-    `tried` holds the pairs that are left out, in order, each as one number (`pair_number`).
+    Joins of which `tried` knows what becomes of them are left out.
     """
     price = mdp.gamma * mdp.penalty * expected_error
     found = []
@@ -135,13 +141,13 @@ def find_candidates(
     for first in range(0, max(len(sources), 1), at_once):
         some = sources[first : first + at_once]
         every = _from_sources(mdp, _Judge(mdp, solution, some, config, price), forest, metric, chance, tried)
-        new = ~np.isin(pair_number(every.source, every.target, mdp.real_count), tried)
+        new = tried.is_open(pair_number(every.source, every.target, mdp.real_count), every.length)
         found.append(_best_pairs(every.some(new), mdp.real_count, chance, config.per_source))
-    return Candidates(*(np.concatenate([getattr(each, part.name) for each in found]) for part in fields(Candidates)))
+    return found[0].and_also(*found[1:])
 
 
 def _from_sources(
-    mdp: TabularMDP, judge: _Judge, forest: Forest, metric: Metric, chance: Chance, tried: Int[np.ndarray, "t"]
+    mdp: TabularMDP, judge: _Judge, forest: Forest, metric: Metric, chance: Chance, tried: Tried
 ) -> Candidates:
     """All that gains, a pair perhaps several times, and pairs that were tried among them."""
     config, sources = judge.config, judge.sources
@@ -155,8 +161,8 @@ def _from_sources(
     if config.per_source is not None and config.impact == "advantage":
         score = gain[hops] * chance(pairs.distance[hops], np.full(len(hops), config.longest))
         origin = reached.origin[pairs.place[hops]]
-        ends = np.searchsorted(tried, np.stack([sources, sources + 1]).astype(np.int64) * mdp.real_count)
-        most = SPARE * (config.per_source + ends[1] - ends[0])  # what was tried must not crowd out what was not
+        known = tried.count_of(sources, mdp.real_count)
+        most = SPARE * (config.per_source + known)  # what was tried must not crowd out what was not
         hops = hops[_best_of_each(origin, score, most[origin])]
     hopped = replace(reached.some(pairs.place[hops]), place=pairs.neighbour[hops], gap=pairs.distance[hops])
     ahead = graph.walks(replace(hopped, hop=np.arange(len(hops))))
@@ -168,11 +174,6 @@ def _from_sources(
     gain = judge.gain(ahead)
     found = ahead.some(gain > 0)
     return Candidates(sources[found.origin], found.place, found.length, found.edge, gain[gain > 0], found.gap)
-
-
-def pair_number(source: Int[np.ndarray, "C"], target: Int[np.ndarray, "C"], real_count: int) -> Int[np.ndarray, "C"]:
-    """One number for each pair of a source and a real target."""
-    return source.astype(np.int64) * real_count + target
 
 
 def _best_pairs(every: Candidates, real_count: int, chance: Chance, per_source: int | None) -> Candidates:

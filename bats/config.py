@@ -115,6 +115,7 @@ def _paper(
             rounds=rounds,
             rounds_beside=0,
             short_every=None,
+            off_walks=0.0,
             samples=attempts,
             attempts=attempts,
             temperature=temperature,

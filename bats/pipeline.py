@@ -32,6 +32,7 @@ from bats.config import Config, preset
 from bats.dataset import Dataset
 from bats.demonstrations import Demonstrations, demonstrate
 from bats.errors import OutputError, SettingError
+from bats.experience import Experience
 from bats.mdp import TabularMDP, from_dataset
 from bats.metric import Metric, ScaledMetric
 from bats.model import Model, check_model, fit_dynamics, load_model, save_model
@@ -42,7 +43,7 @@ from bats.records import Attempts, LogCard, Option, RoundRecord
 from bats.resolve import Changes, Resolved, resolve
 from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
 from bats.solve import Solution, logged_value, policy_iteration, start_value
-from bats.stitch import Experience, stitch
+from bats.stitch import stitch
 from bats.stretches import Stretches, in_ordinary_steps
 from bats.types import Reporter, silent
 from bats.verdict import Verdict

@@ -4,8 +4,9 @@ The loop is a generator. Each round it yields the grown MDP with all that was tr
 or stops. All chance in a round comes from the seed and the round's number, and what a round needs to know of those
 before it is in what they yielded, so a loop that goes on from saved rounds ends as if it had never stopped.
 
-The last rounds look beside the policy's walks: whoever acts on the result will not stay on them, and the states there
-should know the way back.
+Where the walks have little left to join, a round also looks one neighbour edge off them: a better way may have to be
+made before it is worth taking. The last rounds look beside the walks: whoever acts on the result will not stay on them,
+and the states there should know the way back.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from bats.attempts import Learned, attempt
-from bats.candidates import CandidateConfig, Candidates, find_candidates, pair_number
+from bats.candidates import CandidateConfig, Candidates, find_candidates
 from bats.errors import SettingError
+from bats.experience import Experience
 from bats.mdp import Stitches, TabularMDP, add_stitches
 from bats.neighbours import Forest, NeighbourConfig, Neighbours
 from bats.planner import MOST_SEQUENCES, PlannerConfig
@@ -29,8 +31,6 @@ from bats.types import Policy
 
 BESIDE = NeighbourConfig(count=4, scales=(0.1, 0.01, 0.002, 0.0005))
 """where sources beside a walk are drawn from: half an ordinary step to five away in the mazes"""
-GAP_BINS = 2.0 ** np.arange(-8, 5)
-"""gaps to be closed per action are told apart by their size to a factor of two"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class StitchConfig:
     """states drawn from the policy's occupancy each round [m]"""
     attempts: int = 4000
     """most joins planned each round, the most promising ones"""
+    off_walks: float = 0.25
+    """share of the attempts that is filled up with joins of the walks' neighbours where the walks have fewer: no single
+    join of a walk may gain where two would; 0: the policy's own states alone, as in the paper"""
     temperature: float = 0.25
     """of the Boltzmann policy that draws the states, in rewards [T]"""
     tolerance: float = 0.4
@@ -73,6 +76,8 @@ class StitchConfig:
             raise SettingError(f"`short_every` must be at least 1; got {self.short_every}.")
         if self.rounds_beside < 0:
             raise SettingError(f"`rounds_beside` must not be negative; got {self.rounds_beside}.")
+        if not 0 <= self.off_walks <= 1:
+            raise SettingError(f"`off_walks` must lie from 0 to 1; got {self.off_walks}.")
         for name in ("temperature", "tolerance"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"`{name}` must be positive; got {getattr(self, name)}.")
@@ -87,52 +92,6 @@ class Round:
     stitches: Stitches
     attempts: Attempts
     record: RoundRecord
-
-
-@dataclass(frozen=True, eq=False)
-class Experience:
-    """What was tried before: pairs are not tried twice, and it shows which gaps can be closed."""
-
-    accepted: Int[np.ndarray, "a"]
-    """pairs as single numbers, in order"""
-    failed: Int[np.ndarray, "f"]
-    tries: Float[np.ndarray, "gaps"]
-    successes: Float[np.ndarray, "gaps"]
-    error_sum: float
-    """of the accepted ones"""
-
-    @classmethod
-    def none(cls) -> Experience:
-        empty = np.zeros(0, dtype=np.int64)
-        return cls(empty, empty, np.zeros(len(GAP_BINS) + 1), np.zeros(len(GAP_BINS) + 1), 0.0)
-
-    def and_then(self, attempts: Attempts, real_count: int) -> Experience:
-        """With what a round tried."""
-        pairs = pair_number(attempts.source, attempts.target, real_count)
-        place, done = np.digitize(attempts.gap / attempts.length, GAP_BINS), attempts.accepted
-        count = len(self.tries)
-        return Experience(
-            accepted=np.union1d(self.accepted, pairs[done]),
-            failed=np.union1d(self.failed, pairs[~done]),
-            tries=self.tries + np.bincount(place, minlength=count),
-            successes=self.successes + np.bincount(place, weights=done, minlength=count),
-            error_sum=self.error_sum + float(attempts.error[done].sum()),
-        )
-
-    def forgetting_failures(self) -> Experience:
-        """For another metric or tolerance: what failed may be tried again, and nothing is known of what succeeds."""
-        return replace(Experience.none(), accepted=self.accepted)
-
-    def chance(self, gap: Float[np.ndarray, "P"], length: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
-        """Share of the attempts at as wide a gap per action that came off; hopeful where nothing was tried."""
-        return ((self.successes + 1) / (self.tries + 1))[np.digitize(gap / length, GAP_BINS)]
-
-    def expected_error(self, tolerance: float) -> float:
-        """Mean error of the stitches so far; half the tolerance before there are any."""
-        return (self.error_sum + tolerance / 2) / (self.successes.sum() + 1)
-
-    def tried(self) -> Int[np.ndarray, "t"]:
-        return np.union1d(self.accepted, self.failed)
 
 
 def stitch(
@@ -162,13 +121,12 @@ def stitch(
     for number in range(rounds_done + 1, last + 1):
         rng = np.random.default_rng([seed, 3, number])
         look = _Look(mdp, solution, neighbours, learned, wanted, experience, config, rng)
-        sources, visits, found = look.candidates(number)
-        if len(found) == 0:
+        seen = look.candidates(number)
+        if len(seen.chosen) == 0:
             return
-        chosen = most_promising(found, sources, visits, experience, config.attempts)
         attempts, stitches = attempt(
             mdp,
-            chosen,
+            seen.chosen,
             learned,
             config.planner,
             tolerance=config.tolerance,
@@ -179,8 +137,23 @@ def stitch(
         worth, solution = solution, policy_iteration(mdp, dead_end_value=config.dead_end_value)
         experience = experience.and_then(attempts, mdp.real_count)
         values = (start_value(before, worth.value), start_value(mdp, solution.value))
-        record = _record(number, len(sources), len(found), attempts, mdp, solution, values)
+        record = _record(number, seen, attempts, mdp, solution, values)
         yield Round(mdp, solution, stitches, attempts, record)
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What a round found worth joining."""
+
+    sources: int
+    """distinct states looked at"""
+    candidates: int
+    chosen: Candidates
+    """the most promising of them"""
+
+    def and_also(self, more: _Seen) -> _Seen:
+        chosen = self.chosen.and_also(more.chosen)
+        return _Seen(self.sources + more.sources, self.candidates + more.candidates, chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,57 +169,75 @@ class _Look:
     config: StitchConfig
     rng: np.random.Generator
 
-    def candidates(self, number: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
-        """Sources, how often each was met, and what they could join, of this round."""
+    def candidates(self, number: int) -> _Seen:
+        """What this round looks at, in the way that its number says."""
         config, wanted = self.config, self.wanted
         if config.short_every is not None and number % config.short_every == 0 and wanted.longest > 1:
-            short = replace(self, wanted=replace(wanted, longest=wanted.longest // 2))
-            found = short.candidates_of(number)
-            if len(found[2]):
-                return found
+            seen = replace(self, wanted=replace(wanted, longest=wanted.longest // 2)).candidates_of(number)
+            if len(seen.chosen):
+                return seen
         return self.candidates_of(number)
 
-    def candidates_of(self, number: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
+    def candidates_of(self, number: int) -> _Seen:
         return self.along_walks() if number <= self.config.rounds else self.beside_walks()
 
-    def along_walks(self) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
-        """Sources where the policy goes, how often each was met, and what they could join."""
-        sources, visits = sample_sources(self.mdp, self.solution, self.config, self.rng)
+    def along_walks(self) -> _Seen:
+        """Sources where the policy goes; where these have little to join, their neighbours; else the whole log."""
+        config = self.config
+        sources, visits = sample_sources(self.mdp, self.solution, config, self.rng)
         forest = self.neighbours.drawn(self.rng)
-        found = self._candidates(sources, forest, self.wanted)
-        if len(found) == 0:  # where the policy goes nothing gains: what it could join may have to be joined up first
-            sources = np.unique(self.rng.integers(0, self.mdp.real_count, self.config.samples))
-            sources = sources[~self.mdp.only_ended_in[sources]]
-            visits, found = np.ones(len(sources), dtype=np.int64), self._candidates(sources, forest, self.wanted)
-        return sources, visits, found
+        seen = self._seen(sources, visits, forest, self.wanted, config.attempts)
+        room = int(config.off_walks * config.attempts) - len(seen.chosen)
+        if room > 0:
+            off = self._neighbours_of(sources[sources < self.mdp.real_count], forest)
+            more = self._seen(*_once(off[~np.isin(off, sources)]), forest, self.wanted, room)
+            seen = seen.and_also(more)
+        if len(seen.chosen) == 0:  # what the policy could join may have to be joined up first, however far away
+            anywhere = np.unique(self.rng.integers(0, self.mdp.real_count, config.samples))
+            anywhere = anywhere[~self.mdp.only_ended_in[anywhere]]
+            seen = self._seen(*_once(anywhere), forest, self.wanted, config.attempts)
+        return seen
 
-    def beside_walks(self) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Candidates]:
-        """The same with sources beside the walks from the starts, and from what was joined to those before."""
-        mdp = self.mdp
-        joined = mdp.source[mdp.stitch_round > self.config.rounds]
+    def beside_walks(self) -> _Seen:
+        """Sources beside the walks from the starts, and beside those from what was joined to them before."""
+        mdp, config = self.mdp, self.config
+        joined = mdp.source[mdp.stitch_round > config.rounds]
         way = on_the_way(mdp, self.solution.policy, np.union1d(mdp.starts, joined[joined < mdp.real_count]))
         met = way[way < mdp.real_count]
-        picked = self.rng.choice(met, min(len(met), self.config.samples), replace=False)
-        near = self.neighbours.at(BESIDE).drawn(self.rng).near(self.neighbours.points[picked])
-        order = self.rng.permutation(len(near))  # then the first of each place is any of its neighbours
-        sources = np.unique(near.neighbour[order][np.unique(near.place[order], return_index=True)[1]])
-        sources = sources[~mdp.only_ended_in[sources] & ~np.isin(sources, met)]
+        picked = self.rng.choice(met, min(len(met), config.samples), replace=False)
+        sources = self._neighbours_of(picked, self.neighbours.at(BESIDE).drawn(self.rng))
         targets = self.neighbours.among(met, self.rng)
-        found = self._candidates(sources, targets, replace(self.wanted, per_source=1))
-        return sources, np.ones(len(sources), dtype=np.int64), found
+        wanted = replace(self.wanted, per_source=1)
+        return self._seen(*_once(sources[~np.isin(sources, met)]), targets, wanted, config.attempts)
 
-    def _candidates(self, sources: Int[np.ndarray, "n"], forest: Forest, wanted: CandidateConfig) -> Candidates:
-        return find_candidates(
+    def _neighbours_of(self, states: Int[np.ndarray, "n"], forest: Forest) -> Int[np.ndarray, "some"]:
+        """Any one neighbour of each state from which there is a way on, distinct."""
+        near = forest.near(self.neighbours.points[states])
+        order = self.rng.permutation(len(near))  # then the first of each place is any of its neighbours
+        found = np.unique(near.neighbour[order][np.unique(near.place[order], return_index=True)[1]])
+        return found[~self.mdp.only_ended_in[found]]
+
+    def _seen(
+        self,
+        sources: Int[np.ndarray, "n"],
+        visits: Int[np.ndarray, "n"],
+        forest: Forest,
+        wanted: CandidateConfig,
+        most: int,
+    ) -> _Seen:
+        """The most promising joins of some sources, which were met so often."""
+        found = find_candidates(
             self.mdp,
             self.solution,
             sources,
             forest,
             self.learned.metric,
             wanted,
-            tried=self.experience.tried(),
+            tried=self.experience.tried,
             expected_error=self.experience.expected_error(self.config.tolerance),
             chance=self.experience.chance,
         )
+        return _Seen(len(sources), len(found), most_promising(found, sources, visits, self.experience, most))
 
 
 def _affordable(config: CandidateConfig, action_count: int | None) -> CandidateConfig:
@@ -295,10 +286,14 @@ def _next_real(mdp: TabularMDP, policy: Policy, states: Int[np.ndarray, "n"]) ->
     return states
 
 
+def _once(states: Int[np.ndarray, "n"]) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
+    """States, each met once."""
+    return states, np.ones(len(states), dtype=np.int64)
+
+
 def _record(
     number: int,
-    sources: int,
-    candidates: int,
+    seen: _Seen,
     attempts: Attempts,
     mdp: TabularMDP,
     solution: Solution,
@@ -308,8 +303,8 @@ def _record(
     accepted = reasons.pop("accepted")
     return RoundRecord(
         round=number,
-        sources=sources,
-        candidates=candidates,
+        sources=seen.sources,
+        candidates=seen.candidates,
         tried=len(attempts),
         accepted=accepted,
         refused={reason: count for reason, count in reasons.items() if count},

@@ -28,6 +28,7 @@ from bats.attempts import Learned
 from bats.bisimulation import BisimulationMetric
 from bats.bisimulation_files import load_metric, save_metric
 from bats.config import Config
+from bats.experience import Experience
 from bats.mdp import TabularMDP
 from bats.metric import Metric
 from bats.pricing import penalty_in_rewards
@@ -35,7 +36,6 @@ from bats.records import Attempts
 from bats.refresh import errors_of_plans, in_steps, learn_metric
 from bats.relabel import charge, prune, stitch_errors
 from bats.run_folder import RunFolder, Timing
-from bats.stitch import Experience
 from bats.types import Reporter
 
 Rounds = Callable[[TabularMDP, Learned, Experience, int], TabularMDP]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+from jaxtyping import Int
 
 from bats.attempts import Learned, action_box, attempt
 from bats.candidates import CandidateConfig, Candidates
@@ -32,6 +33,10 @@ GOAL = (0.8, 0.8)
 RADIUS = 0.15
 STEPS = 25
 """of an episode"""
+NEAR = 3.0
+"""tolerances from its target within which a pair is planned again"""
+TRIES = 8
+"""more plans of such a pair"""
 CHUNK = 65_536
 """pairs planned at a time"""
 
@@ -65,28 +70,40 @@ def wandering(episodes: int, *, seed: int) -> Dataset:
 
 
 def stitched_everywhere(mdp: TabularMDP, learned: Learned, planner: PlannerConfig) -> tuple[TabularMDP, int]:
-    """Every pair with every number of actions, planned from standing still; the MDP and how many plans it took."""
+    """Every pair with every number of actions; the MDP and how many plans it took.
+
+    Plans start from logged actions drawn at random. What comes near its target is planned again from other ones, and
+    all that arrive are added: which of the plans of a pair earns more, and whether one is found at the very edge of
+    what can be reached, must not hang on the luck of a start.
+    """
     states = mdp.real_count
     pair = np.arange(states * states)
-    source, target = pair // states, pair % states
-    stands_still = int(np.argmin(np.linalg.norm(mdp.action, axis=1)))
+    rng = np.random.default_rng(0)
     grown, plans = mdp, 0
     for length in range(1, LONGEST + 1):
         for first in range(0, len(pair), CHUNK):
-            some = slice(first, first + CHUNK)
-            count = len(source[some])
-            candidates = Candidates(
-                source=source[some],
-                target=target[some],
-                length=np.full(count, length),
-                edge=np.full((count, LONGEST), stands_still),
-                gain=np.ones(count),
-                gap=np.zeros(count),
-            )
-            tried, found = attempt(mdp, candidates, learned, planner, tolerance=TOLERANCE, shortest=False, seed=0)
-            plans += len(tried)
-            grown = add_stitches(grown, found, stitch_round=1)
+            left = pair[first : first + CHUNK]
+            for _ in range(1 + TRIES):
+                candidates = _drawn(left // states, left % states, length, mdp.edge_count, rng)
+                tried, found = attempt(mdp, candidates, learned, planner, tolerance=TOLERANCE, shortest=False, seed=0)
+                grown, plans = add_stitches(grown, found, stitch_round=1), plans + len(tried)
+                left = left[tried.error < NEAR * TOLERANCE]
     return grown, plans
+
+
+def _drawn(
+    source: Int[np.ndarray, "C"], target: Int[np.ndarray, "C"], length: int, edges: int, rng: np.random.Generator
+) -> Candidates:
+    """Pairs to be joined with some number of actions, starting from any of the log's."""
+    count = len(source)
+    return Candidates(
+        source=source,
+        target=target,
+        length=np.full(count, length),
+        edge=rng.integers(0, edges, (count, LONGEST)),
+        gain=np.ones(count),
+        gap=np.zeros(count),
+    )
 
 
 def main() -> None:
@@ -97,10 +114,7 @@ def main() -> None:
     shares, fractions = [], []
     for seed in range(options.seeds):
         log = wandering(options.episodes, seed=seed)
-        config = DynamicsConfig(
-            members=5, elites=5, hidden=(64, 64), updates=3000, validation_rows=50, held_out_rows=50
-        )
-        model = fit_dynamics(log, config, seed=seed)
+        model = fit_dynamics(log, MODEL, seed=seed)
         learned = Learned(model.dynamics, ScaledMetric.of(log), action_box(log), None)
         planner = PlannerConfig(fallback=False)
         mdp = from_dataset(log, penalty=0.1)

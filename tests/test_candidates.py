@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.candidates import CandidateConfig, Candidates, find_candidates, pair_number
+from bats.candidates import CandidateConfig, Candidates, find_candidates
 from bats.errors import SettingError
+from bats.experience import Tried, pair_number
 from bats.kernels import NO_EDGE
 from bats.mdp import TabularMDP
 from bats.metric import ScaledMetric
@@ -34,7 +35,7 @@ def found_in(
     *,
     sources: np.ndarray,
     radius: float,
-    tried: np.ndarray | None = None,
+    tried: Tried | None = None,
 ) -> Candidates:
     near = Neighbours(mdp.states[: mdp.real_count], NeighbourConfig(count=None, radius=radius, scales=(1.0,)))
     return find_candidates(
@@ -44,7 +45,7 @@ def found_in(
         near.drawn(np.random.default_rng(0)),
         METRIC,
         config,
-        tried=np.zeros(0, dtype=np.int64) if tried is None else tried,
+        tried=tried or Tried.none(),
         expected_error=EXPECTED_ERROR,
         chance=sure,
     )
@@ -153,13 +154,37 @@ def test_steps_of_the_own_walk_may_be_skipped() -> None:
     assert len(found_in(mdp, solution, replace(config, hurry=0), sources=np.array([0]), radius=0.5)) == 0
 
 
-def test_pairs_that_were_tried_are_left_out_before_the_best_are_chosen() -> None:
+def planned(found: Candidates, real_count: int, *, accepted: bool, before: Tried | None = None) -> Tried:
+    pairs = pair_number(found.source, found.target, real_count)
+    return (before or Tried.none()).and_then(pairs, found.length, np.full(len(pairs), accepted))
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_joins_that_were_planned_are_left_out_before_the_best_are_chosen(accepted: bool) -> None:
     mdp = mdp_from_edges(4, [(0, 0, 0.0), (1, 1, 1.0), (2, 2, 2.0), (3, 3, 3.0)])
     solution, config = policy_iteration(mdp), CandidateConfig(longest=1, branches=1, per_source=1)
     best = found_in(mdp, solution, config, sources=np.array([0]), radius=5.0)
     assert best.target.tolist() == [3]
-    tried = pair_number(best.source, best.target, 4)
+    tried = planned(best, 4, accepted=accepted)
     assert found_in(mdp, solution, config, sources=np.array([0]), radius=5.0, tried=tried).target.tolist() == [2]
+
+
+def test_a_pair_is_planned_with_more_actions_after_it_failed_and_with_fewer_after_it_was_joined() -> None:
+    # 0 → 1 → 2 → 3 earns nothing; 4, beside 0, stays where it is and earns 1: 0 ~ 4 in one, two or three steps
+    mdp = mdp_from_edges(5, [(0, 1, 0.0), (1, 2, 0.0), (2, 3, 0.0), (4, 4, 1.0)])
+    mdp = replace(mdp, states=np.array([[0.0], [5.0], [10.0], [15.0], [0.5]]))
+    solution = policy_iteration(mdp)
+    config = CandidateConfig(longest=3, branches=1, lengths="all", hurry=0, per_source=None)
+
+    def lengths(tried: Tried) -> list[int]:
+        return found_in(mdp, solution, config, sources=np.array([0]), radius=1.0, tried=tried).length.tolist()
+
+    pair = np.array([4])  # from 0 to 4, as one number
+    failed, joined = np.array([False]), np.array([True])
+    assert lengths(Tried.none().and_then(pair, np.array([2]), failed)) == [3]
+    assert lengths(Tried.none().and_then(pair, np.array([3]), failed)) == []
+    assert lengths(Tried.none().and_then(pair, np.array([3]), joined).and_then(pair, np.array([1]), failed)) == [2]
+    assert lengths(Tried.none().and_then(pair, np.array([1]), joined)) == []
 
 
 def test_a_source_gives_all_it_has_in_time() -> None:
@@ -167,12 +192,12 @@ def test_a_source_gives_all_it_has_in_time() -> None:
     mdp = mdp_from_edges(61, [(state, state, float(state)) for state in range(61)])
     mdp = replace(mdp, states=np.linspace(0, 1, 61)[:, None])
     solution, config = policy_iteration(mdp), CandidateConfig(longest=1, branches=1, per_source=2)
-    tried = np.zeros(0, dtype=np.int64)
+    tried = Tried.none()
     for _ in range(30):
         found = found_in(mdp, solution, config, sources=np.array([0]), radius=2.0, tried=tried)
         assert len(found) == 2
-        tried = np.union1d(tried, pair_number(found.source, found.target, 61))
-    assert tried.tolist() == list(range(1, 61))
+        tried = planned(found, 61, accepted=False, before=tried)
+    assert tried.pair.tolist() == list(range(1, 61))
 
 
 @settings(deadline=None, max_examples=30)

@@ -16,14 +16,14 @@ from bats.candidates import CandidateConfig
 from bats.dataset import Dataset
 from bats.dynamics import states_along
 from bats.errors import SettingError
+from bats.experience import Experience
 from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, from_dataset
 from bats.metric import ScaledMetric
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
-from bats.records import Attempts, Outcome
 from bats.rollouts import on_the_way, walk
 from bats.solve import policy_iteration, start_value
-from bats.stitch import Experience, Round, StitchConfig, sample_sources, stitch
+from bats.stitch import Round, StitchConfig, sample_sources, stitch
 from tests.small_runs import walks
 
 REACH = 0.06
@@ -112,8 +112,9 @@ def test_the_one_best_stitch_is_found() -> None:
 def test_the_loop_ends_when_nothing_is_left_to_try() -> None:
     found = rounds_of(crossing(), CONFIG)
     assert len(found) < CONFIG.rounds
-    pairs = np.concatenate([np.stack([each.attempts.source, each.attempts.target], axis=1) for each in found])
-    assert len(np.unique(pairs, axis=0)) == len(pairs)
+    tried = [each.attempts for each in found]
+    joins = np.concatenate([np.stack([some.source, some.target, some.length], axis=1) for some in tried])
+    assert len(np.unique(joins, axis=0)) == len(joins)
 
 
 def test_longer_stitches_go_through_imagined_states_and_end_in_real_ones() -> None:
@@ -200,6 +201,40 @@ def test_a_loop_that_goes_on_from_saved_rounds_ends_as_if_it_had_not_stopped() -
     assert [each.record for each in other] != [each.record for each in whole]
 
 
+def three_lanes() -> Dataset:
+    """Walks to the right: the start's, which ends where little is paid; one beside it that ends in nothing; and one
+    beside that, too far from the first to be its neighbour, that ends where 1 is paid for ever. A place that pays 0.2
+    lies at the first one's other side."""
+    lanes = [np.stack([REACH * np.arange(11), np.full(11, height)], axis=1) for height in (0.0, 0.05, 0.1)]
+    places = np.array([[0.6, 0.0], [0.6, 0.1], [0.3, -0.05]])
+    states = np.concatenate([*(lane[:-1] for lane in lanes), places]).astype(np.float32)
+    after = np.concatenate([*(lane[1:] for lane in lanes), places]).astype(np.float32)
+    rewards = np.zeros(len(states), dtype=np.float32)
+    rewards[30:] = [0.01, 1.0, 0.2]
+    ends = np.zeros(len(states), dtype=bool)
+    ends[[9, 19, 29, 30, 31, 32]] = True
+    log = Dataset.from_arrays(states, after - states, rewards, next_observations=after, timeouts=ends)
+    return log.with_starts(np.array([0]))
+
+
+def test_a_better_way_is_made_one_neighbour_off_the_walk_before_it_is_worth_taking() -> None:
+    log = three_lanes()
+    own, both = (rounds_of(log, replace(CONFIG, off_walks=share)) for share in (0.0, 1.0))
+    middle = np.isclose(log.observations[:, 1], 0.05)
+
+    def joins_of_the_middle_lane(tried: Round) -> int:
+        sources = tried.attempts.source[tried.attempts.source < len(log)]
+        return int(middle[sources].sum())
+
+    assert own[0].record.tried > 0
+    assert joins_of_the_middle_lane(own[0]) == 0
+    assert joins_of_the_middle_lane(both[0]) > 0
+    # two steps for the lanes, eight to the right, then 1 for ever
+    best = GAMMA**10 / (1 - GAMMA)
+    assert own[1].record.value < best
+    assert both[1].record.value == pytest.approx(best)
+
+
 def test_the_last_rounds_join_states_beside_the_walks_to_them() -> None:
     log = walks(60)
     wanted = CandidateConfig(longest=5, per_source=2)
@@ -283,8 +318,8 @@ def test_discrete_actions_are_stitched_too() -> None:
     )
     found = list(stitch(from_dataset(log, gamma=GAMMA), means, config, seed=0))
     assert found[-1].mdp.action.dtype.kind == "i"
-    # from 2 forwards to 3 and to 4, which pays 1
-    assert found[-1].record.value == pytest.approx(GAMMA)
+    # from 2 forwards to 3 and to 4, which pays 1, and then back to 3 and to 4 again for ever
+    assert found[-1].record.value == pytest.approx(GAMMA / (1 - GAMMA**2))
     stitches = found[-1].stitches if len(found) == 1 else found[0].stitches
     assert stitches.length.max() <= 10  # two to the tenth sequences are searched through, no more
 
@@ -322,26 +357,9 @@ def test_a_plan_of_which_one_member_knows_nothing_is_refused() -> None:
     assert tried.record.refused == {"ran_away": tried.record.tried}
 
 
-def test_experience_knows_what_failed_and_what_to_hope_for() -> None:
-    attempts = Attempts(
-        source=np.array([0, 1, 2]),
-        target=np.array([5, 5, 5]),
-        length=np.array([1, 1, 1]),
-        gap=np.array([0.3, 0.3, 20.0]),
-        error=np.array([0.1, 0.3, 9.0]),
-        outcome=np.array([Outcome.ACCEPTED, Outcome.MISSED, Outcome.MISSED]),
-    )
-    known = Experience.none().and_then(attempts, real_count=10)
-    assert known.tried().tolist() == [5, 15, 25]
-    gaps, lengths = np.array([0.3, 20.0, 1.5]), np.ones(3, dtype=int)
-    assert known.chance(gaps, lengths).tolist() == [2 / 3, 1 / 2, 1.0]  # (successes + 1) / (tries + 1)
-    assert known.expected_error(0.4) == pytest.approx((0.1 + 0.2) / 2)
-    again = known.forgetting_failures()
-    assert again.tried().tolist() == [5]
-    assert again.chance(gaps, lengths).tolist() == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"tolerance": 0.0}, {"temperature": -1.0}, {"attempts": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"tolerance": 0.0}, {"temperature": -1.0}, {"attempts": 0}, {"off_walks": 1.5}]
+)
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingError, match=next(iter(wrong))):
         replace(StitchConfig(), **wrong)
