@@ -56,7 +56,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-VERSION = 4
+VERSION = 5
 """raised when the meaning of what a folder holds changes"""
 _RUN, _LOCK, _ATTEMPTS, _WALKS = "run.json", "lock", "bats-attempts", "bats-walks"
 _ERRORS = "bats-errors"

@@ -4,7 +4,7 @@
 
 A point moves in a plane and is paid 1 in a disc. The log wanders about in short episodes. With one learned model and
 one tolerance, every ordered pair of states is planned with 1 to K actions and everything that arrives is added; BATS
-looks only where its policy goes. Values are those at the starts, both solved exactly.
+looks only where its policy goes, and next to it. Values are those at the starts, both solved exactly.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def test_a_damaged_identity_is_told_with_its_field(run: RunFolder) -> None:
     path = run.path / "run.json"
     whole = json.loads(path.read_text())
     for changed, told in (
-        ({**whole, "version": 99}, "expected a run folder of version 4, found version 99"),
+        ({**whole, "version": 99}, "expected a run folder of version 5, found version 99"),
         ({**whole, "seed": "0"}, "field 'seed': expected a whole number"),
         ({**whole, "config": {"gamma": 0.9}}, "field 'stitch': expected an entry, found none"),
         ([], "expected an object"),
