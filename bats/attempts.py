@@ -67,13 +67,14 @@ def attempt(
     """Plans the candidates and sorts them: all that was tried, and the stitches among it.
 
     With `shortest`, every candidate is tried with 1, 2, … actions up to its length, until one is accepted
-    [Algorithm 2]; otherwise with its own length only.
+    [Algorithm 2]; otherwise with its own length only. Discrete actions are always tried so: two of them may lead to a
+    place exactly, and three not even near it.
     """
     problems = _problems(mdp, candidates, learned.dynamics.action_count)
     judge = _Judge(learned, config, tolerance, mdp.only_ended_in[candidates.target])
-    length = problems.length.copy()
-    if shortest:
-        length[:] = 1
+    shortest = shortest or learned.dynamics.action_count is not None
+    fewest = np.ones_like(problems.length) if shortest else problems.length
+    length = fewest.copy()
     plans = _plan(problems.with_length(length), learned, config, tolerance=tolerance, seed=seed)
     verdict = judge.verdict(problems, plans, length)
     while shortest and len(rows := np.flatnonzero(~verdict.accepted & (length < problems.length))):
@@ -82,7 +83,9 @@ def attempt(
         plans = plans.replaced(rows, again)
         verdict = judge.verdict(problems, plans, length)
     plans = judge.paid_as_they_end(problems, plans, length)
-    tried = Attempts(candidates.source, candidates.target, length, candidates.gap, verdict.error, verdict.outcome)
+    tried = Attempts(
+        candidates.source, candidates.target, length, fewest, candidates.gap, verdict.error, verdict.outcome
+    )
     return tried, _stitches(tried, plans, verdict.model_error, mdp)
 
 

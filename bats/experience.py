@@ -1,7 +1,8 @@
 """What was tried before: which joins are still open, and which gaps can be closed.
 
-A pair that could not be joined with some number of actions may be with more, and one that was joined may be joined with
-fewer. Between the two it is open, and worth a plan wherever that would gain.
+A plan that fell short of its target may reach it with more actions. One that the model cannot be trusted with may be
+trusted with fewer, since its errors add up, and a pair that was joined may be joined sooner. So a pair is open between
+the most actions that fell short and the fewest that did not, and closed outside.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.records import Attempts
+from bats.records import Attempts, Outcome
 
 GAP_BINS = 2.0 ** np.arange(-8, 5)
 """gaps to be closed per action are told apart by their size to a factor of two"""
@@ -26,40 +27,55 @@ def pair_number(source: Int[np.ndarray, "C"], target: Int[np.ndarray, "C"], real
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """Pairs that were planned, and with how many actions."""
+    """Pairs that were planned, and what became of them with how many actions."""
 
     pair: Int[np.ndarray, "t"]
     """as single numbers, in order, each once"""
-    failed: Int[np.ndarray, "t"]
-    """most actions that did not do; 0 where none failed"""
+    missed: Int[np.ndarray, "t"]
+    """most actions that fell short of the target; 0 where none did"""
+    doubted: Int[np.ndarray, "t"]
+    """fewest that came near it and were refused for another reason; NEVER where none were"""
     joined: Int[np.ndarray, "t"]
-    """fewest actions that did; NEVER where none did"""
+    """fewest that were accepted; NEVER where none were"""
 
     @classmethod
     def none(cls) -> Tried:
         empty = np.zeros(0, dtype=np.int64)
-        return cls(empty, empty, empty)
+        return cls(empty, empty, empty, empty)
 
-    def and_then(
-        self, pair: Int[np.ndarray, "C"], length: Int[np.ndarray, "C"], accepted: Bool[np.ndarray, "C"]
-    ) -> Tried:
-        """With further plans of some numbers of actions."""
-        every, place = np.unique(np.concatenate([self.pair, pair]), return_inverse=True)
-        failed, joined = np.zeros(len(every), dtype=np.int64), np.full(len(every), NEVER)
-        np.maximum.at(failed, place, np.concatenate([self.failed, np.where(accepted, 0, length)]))
-        np.minimum.at(joined, place, np.concatenate([self.joined, np.where(accepted, length, NEVER)]))
-        return Tried(every, failed, joined)
+    @classmethod
+    def of(cls, attempts: Attempts, real_count: int) -> Tried:
+        """What one round tried, each pair once."""
+        pair = pair_number(attempts.source, attempts.target, real_count)
+        order = np.argsort(pair)
+        length, fewest, outcome = (part[order] for part in (attempts.length, attempts.fewest, attempts.outcome))
+        one_by_one, accepted = fewest < length, outcome == Outcome.ACCEPTED
+        missed = np.where(outcome == Outcome.MISSED, length, 0)
+        missed = np.where(one_by_one, np.where(accepted, length - 1, length), missed)
+        doubted = np.where(accepted | (missed == length), NEVER, length)
+        return cls(pair[order], missed, doubted, np.where(accepted, length, NEVER))
+
+    def and_then(self, later: Tried) -> Tried:
+        """With what was tried later."""
+        pair, place = np.unique(np.concatenate([self.pair, later.pair]), return_inverse=True)
+        missed = np.zeros(len(pair), dtype=np.int64)
+        doubted, joined = np.full((2, len(pair)), NEVER)
+        np.maximum.at(missed, place, np.concatenate([self.missed, later.missed]))
+        np.minimum.at(doubted, place, np.concatenate([self.doubted, later.doubted]))
+        np.minimum.at(joined, place, np.concatenate([self.joined, later.joined]))
+        return Tried(pair, missed, doubted, joined)
 
     def forgetting_failures(self) -> Tried:
         kept = self.joined < NEVER
-        return Tried(self.pair[kept], np.zeros(int(kept.sum()), dtype=np.int64), self.joined[kept])
+        count = int(kept.sum())
+        return Tried(self.pair[kept], np.zeros(count, dtype=np.int64), np.full(count, NEVER), self.joined[kept])
 
     def is_open(self, pair: Int[np.ndarray, "C"], length: Int[np.ndarray, "C"]) -> Bool[np.ndarray, "C"]:
         """Whether nothing is known yet of joining a pair with so many actions."""
         if len(self.pair) == 0:
             return np.ones(len(pair), dtype=bool)
         place = np.minimum(np.searchsorted(self.pair, pair), len(self.pair) - 1)
-        between = (length > self.failed[place]) & (length < self.joined[place])
+        between = (length > self.missed[place]) & (length < np.minimum(self.doubted, self.joined)[place])
         return between | (self.pair[place] != pair)
 
     def count_of(self, sources: Int[np.ndarray, "n"], real_count: int) -> Int[np.ndarray, "n"]:
@@ -70,7 +86,7 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class Experience:
-    """What was tried before: no join is planned twice, and it shows which gaps can be closed."""
+    """What was tried before: no plan is made twice, and it shows which gaps can be closed."""
 
     tried: Tried
     tries: Float[np.ndarray, "gaps"]
@@ -84,11 +100,10 @@ class Experience:
 
     def and_then(self, attempts: Attempts, real_count: int) -> Experience:
         """With what a round tried."""
-        pairs = pair_number(attempts.source, attempts.target, real_count)
         place, done = np.digitize(attempts.gap / attempts.length, GAP_BINS), attempts.accepted
         count = len(self.tries)
         return Experience(
-            tried=self.tried.and_then(pairs, attempts.length, done),
+            tried=self.tried.and_then(Tried.of(attempts, real_count)),
             tries=self.tries + np.bincount(place, minlength=count),
             successes=self.successes + np.bincount(place, weights=done, minlength=count),
             error_sum=self.error_sum + float(attempts.error[done].sum()),

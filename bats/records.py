@@ -37,6 +37,9 @@ class Attempts:
     source: Int[np.ndarray, "C"]
     target: Int[np.ndarray, "C"]
     length: Int[np.ndarray, "C"]
+    """actions of the plan that was kept"""
+    fewest: Int[np.ndarray, "C"]
+    """actions of the first plan; from there every number up to the length was tried, one after the other"""
     gap: Float[np.ndarray, "C"]
     """length of the neighbour edge that had to be closed"""
     error: Float[np.ndarray, "C"]

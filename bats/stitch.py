@@ -50,7 +50,7 @@ class StitchConfig:
     """most joins planned each round, the most promising ones"""
     off_walks: float = 0.25
     """share of the attempts that is filled up with joins of the walks' neighbours where the walks have fewer: no single
-    join of a walk may gain where two would; 0: the policy's own states alone, as in the paper"""
+    join of a walk may gain where two would; 0: nothing off the walks, as in the paper, as long as they gain"""
     temperature: float = 0.25
     """of the Boltzmann policy that draws the states, in rewards [T]"""
     tolerance: float = 0.4
@@ -211,11 +211,11 @@ class _Look:
         return self._seen(*_once(sources[~np.isin(sources, met)]), targets, wanted, config.attempts)
 
     def _neighbours_of(self, states: Int[np.ndarray, "n"], forest: Forest) -> Int[np.ndarray, "some"]:
-        """Any one neighbour of each state from which there is a way on, distinct."""
+        """For each state another one near it, drawn at random, where the log did not only ever end; distinct."""
         near = forest.near(self.neighbours.points[states])
-        order = self.rng.permutation(len(near))  # then the first of each place is any of its neighbours
-        found = np.unique(near.neighbour[order][np.unique(near.place[order], return_index=True)[1]])
-        return found[~self.mdp.only_ended_in[found]]
+        others = np.flatnonzero((near.neighbour != states[near.place]) & ~self.mdp.only_ended_in[near.neighbour])
+        drawn = self.rng.permutation(others)  # then the first of each place is any of its neighbours
+        return np.unique(near.neighbour[drawn][np.unique(near.place[drawn], return_index=True)[1]])
 
     def _seen(
         self,

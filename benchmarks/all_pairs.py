@@ -30,7 +30,7 @@ TOLERANCE = 0.2
 REACH = 0.05
 """how far an action moves in each direction"""
 GOAL = (0.8, 0.8)
-RADIUS = 0.15
+RADIUS = 0.2
 STEPS = 25
 """of an episode"""
 NEAR = 3.0

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from bats.candidates import CandidateConfig, Candidates, find_candidates
 from bats.errors import SettingError
-from bats.experience import Tried, pair_number
+from bats.experience import Tried
 from bats.kernels import NO_EDGE
 from bats.mdp import TabularMDP
 from bats.metric import ScaledMetric
 from bats.neighbours import NeighbourConfig, Neighbours
+from bats.records import Attempts, Outcome
 from bats.solve import Solution, policy_iteration
 from tests.mdps import mdp_from_edges, random_mdps
 
@@ -45,7 +46,7 @@ def found_in(
         near.drawn(np.random.default_rng(0)),
         METRIC,
         config,
-        tried=tried or Tried.none(),
+        tried=Tried.none() if tried is None else tried,
         expected_error=EXPECTED_ERROR,
         chance=sure,
     )
@@ -154,22 +155,23 @@ def test_steps_of_the_own_walk_may_be_skipped() -> None:
     assert len(found_in(mdp, solution, replace(config, hurry=0), sources=np.array([0]), radius=0.5)) == 0
 
 
-def planned(found: Candidates, real_count: int, *, accepted: bool, before: Tried | None = None) -> Tried:
-    pairs = pair_number(found.source, found.target, real_count)
-    return (before or Tried.none()).and_then(pairs, found.length, np.full(len(pairs), accepted))
+def planned(source: np.ndarray, target: np.ndarray, length: np.ndarray, outcome: Outcome, real_count: int) -> Tried:
+    count = len(source)
+    nothing, outcomes = np.zeros(count), np.full(count, outcome)
+    return Tried.of(Attempts(source, target, length, length, nothing, nothing, outcomes), real_count)
 
 
-@pytest.mark.parametrize("accepted", [True, False])
-def test_joins_that_were_planned_are_left_out_before_the_best_are_chosen(accepted: bool) -> None:
+@pytest.mark.parametrize("outcome", Outcome)
+def test_joins_that_were_planned_are_left_out_before_the_best_are_chosen(outcome: Outcome) -> None:
     mdp = mdp_from_edges(4, [(0, 0, 0.0), (1, 1, 1.0), (2, 2, 2.0), (3, 3, 3.0)])
     solution, config = policy_iteration(mdp), CandidateConfig(longest=1, branches=1, per_source=1)
     best = found_in(mdp, solution, config, sources=np.array([0]), radius=5.0)
     assert best.target.tolist() == [3]
-    tried = planned(best, 4, accepted=accepted)
+    tried = planned(best.source, best.target, best.length, outcome, 4)
     assert found_in(mdp, solution, config, sources=np.array([0]), radius=5.0, tried=tried).target.tolist() == [2]
 
 
-def test_a_pair_is_planned_with_more_actions_after_it_failed_and_with_fewer_after_it_was_joined() -> None:
+def test_a_pair_is_planned_with_more_actions_after_it_was_missed_and_with_fewer_after_it_was_not() -> None:
     # 0 → 1 → 2 → 3 earns nothing; 4, beside 0, stays where it is and earns 1: 0 ~ 4 in one, two or three steps
     mdp = mdp_from_edges(5, [(0, 1, 0.0), (1, 2, 0.0), (2, 3, 0.0), (4, 4, 1.0)])
     mdp = replace(mdp, states=np.array([[0.0], [5.0], [10.0], [15.0], [0.5]]))
@@ -179,12 +181,15 @@ def test_a_pair_is_planned_with_more_actions_after_it_failed_and_with_fewer_afte
     def lengths(tried: Tried) -> list[int]:
         return found_in(mdp, solution, config, sources=np.array([0]), radius=1.0, tried=tried).length.tolist()
 
-    pair = np.array([4])  # from 0 to 4, as one number
-    failed, joined = np.array([False]), np.array([True])
-    assert lengths(Tried.none().and_then(pair, np.array([2]), failed)) == [3]
-    assert lengths(Tried.none().and_then(pair, np.array([3]), failed)) == []
-    assert lengths(Tried.none().and_then(pair, np.array([3]), joined).and_then(pair, np.array([1]), failed)) == [2]
-    assert lengths(Tried.none().and_then(pair, np.array([1]), joined)) == []
+    def after(length: int, outcome: Outcome) -> Tried:
+        return planned(np.array([0]), np.array([4]), np.array([length]), outcome, 5)
+
+    assert lengths(after(2, Outcome.MISSED)) == [3]
+    assert lengths(after(3, Outcome.MISSED)) == []
+    assert lengths(after(3, Outcome.ACCEPTED).and_then(after(1, Outcome.MISSED))) == [2]
+    assert lengths(after(3, Outcome.DOUBTED).and_then(after(1, Outcome.MISSED))) == [2]
+    assert lengths(after(1, Outcome.ACCEPTED)) == []
+    assert lengths(after(1, Outcome.DOUBTED)) == []
 
 
 def test_a_source_gives_all_it_has_in_time() -> None:
@@ -196,7 +201,7 @@ def test_a_source_gives_all_it_has_in_time() -> None:
     for _ in range(30):
         found = found_in(mdp, solution, config, sources=np.array([0]), radius=2.0, tried=tried)
         assert len(found) == 2
-        tried = planned(found, 61, accepted=False, before=tried)
+        tried = tried.and_then(planned(found.source, found.target, found.length, Outcome.MISSED, 61))
     assert tried.pair.tolist() == list(range(1, 61))
 
 

@@ -10,39 +10,62 @@ from hypothesis import strategies as st
 from bats.experience import NEVER, Experience, Tried
 from bats.records import Attempts, Outcome
 
-PLANS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.booleans()), max_size=20)
-"""pairs, numbers of actions, and whether that did"""
+PLANS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.sampled_from(Outcome), st.booleans()), max_size=20)
+"""pairs, numbers of actions, what became of the plan, and whether fewer actions were tried before it"""
+Plan = tuple[int, int, Outcome, bool]
 
 
-def remembered(plans: list[tuple[int, int, bool]], before: Tried | None = None) -> Tried:
-    pair, length, accepted = np.array(plans, dtype=np.int64).reshape(-1, 3).T
-    return (before or Tried.none()).and_then(pair, length, accepted.astype(bool))
+def attempt(pair: int, length: int, outcome: Outcome, one_by_one: bool) -> Attempts:
+    """An attempt at a pair of six states, all from the first."""
+    return Attempts(
+        source=np.array([0]),
+        target=np.array([pair]),
+        length=np.array([length]),
+        fewest=np.array([1 if one_by_one else length]),
+        gap=np.array([1.0]),
+        error=np.array([0.0]),
+        outcome=np.array([outcome]),
+    )
 
 
-@given(PLANS, PLANS)
-def test_a_join_is_open_between_what_failed_and_what_did(first: list, second: list) -> None:
-    known = remembered(second, remembered(first))
+def remembered(plans: list[Plan]) -> Tried:
+    tried = Tried.none()
+    for plan in plans:
+        tried = tried.and_then(Tried.of(attempt(*plan), 6))
+    return tried
+
+
+@given(PLANS)
+def test_a_pair_is_open_between_what_fell_short_and_what_did_not(plans: list[Plan]) -> None:
+    known = remembered(plans)
     pair, length = (part.ravel() for part in np.meshgrid(np.arange(6), np.arange(1, 7)))
+
+    def closed(asked: int, plan: Plan) -> bool:
+        _, tried, outcome, one_by_one = plan
+        if one_by_one and tried > 1:  # all up to it failed, but for itself where it was accepted
+            return asked < tried or (asked >= tried if outcome == Outcome.ACCEPTED else asked == tried)
+        return asked <= tried if outcome == Outcome.MISSED else asked >= tried
+
     expected = [
-        not any(
-            one == other and (it <= actions if not did else it >= actions) for other, actions, did in first + second
-        )
-        for one, it in zip(pair, length, strict=True)
+        not any(closed(asked, plan) for plan in plans if plan[0] == one)
+        for one, asked in zip(pair.tolist(), length.tolist(), strict=True)
     ]
     assert known.is_open(pair, length).tolist() == expected
-    assert known.pair.tolist() == sorted({plan[0] for plan in first + second})
+    assert known.pair.tolist() == sorted({plan[0] for plan in plans})
 
 
 @given(PLANS)
-def test_failures_can_be_forgotten(plans: list) -> None:
-    again, successes = remembered(plans).forgetting_failures(), remembered([plan for plan in plans if plan[2]])
+def test_failures_can_be_forgotten(plans: list[Plan]) -> None:
+    again = remembered(plans).forgetting_failures()
+    successes = remembered([(pair, length, did, False) for pair, length, did, _ in plans if did == Outcome.ACCEPTED])
     assert again.pair.tolist() == successes.pair.tolist()
     assert again.joined.tolist() == successes.joined.tolist()
-    assert not again.failed.any()
+    pair, length = (part.ravel() for part in np.meshgrid(np.arange(6), np.arange(1, 7)))
+    assert again.is_open(pair, length).tolist() == successes.is_open(pair, length).tolist()
 
 
 @given(PLANS)
-def test_planned_pairs_are_counted_by_source(plans: list) -> None:
+def test_planned_pairs_are_counted_by_source(plans: list[Plan]) -> None:
     known = remembered(plans)
     counted = known.count_of(np.array([0, 2, 1]), real_count=2)  # pairs 0 and 1, 4 and 5, 2 and 3
     assert counted.tolist() == [sum(pair // 2 == source for pair in known.pair) for source in (0, 2, 1)]
@@ -53,6 +76,7 @@ def test_experience_knows_what_failed_and_what_to_hope_for() -> None:
         source=np.array([0, 1, 2]),
         target=np.array([5, 5, 5]),
         length=np.array([1, 1, 1]),
+        fewest=np.array([1, 1, 1]),
         gap=np.array([0.3, 0.3, 20.0]),
         error=np.array([0.1, 0.3, 9.0]),
         outcome=np.array([Outcome.ACCEPTED, Outcome.MISSED, Outcome.MISSED]),
@@ -62,7 +86,7 @@ def test_experience_knows_what_failed_and_what_to_hope_for() -> None:
     gaps, lengths = np.array([0.3, 20.0, 1.5]), np.ones(3, dtype=int)
     assert known.chance(gaps, lengths).tolist() == [2 / 3, 1 / 2, 1.0]  # (successes + 1) / (tries + 1)
     assert known.expected_error(0.4) == pytest.approx((0.1 + 0.2) / 2)
-    assert known.tried.failed.tolist() == [0, 1, 1]
+    assert known.tried.missed.tolist() == [0, 1, 1]
     assert known.tried.joined.tolist() == [1, NEVER, NEVER]
     again = known.forgetting_failures()
     assert again.tried.pair.tolist() == [5]

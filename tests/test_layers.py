@@ -54,6 +54,7 @@ ORDER = (
     "evaluate",
     "judge",
     "neighbours",
+    "experience",
     "candidates",
     "calibration",
     "dynamics",

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from bats.attempts import Learned
+from bats.attempts import Learned, attempt
 from bats.calibration import LocalError
-from bats.candidates import CandidateConfig
+from bats.candidates import CandidateConfig, Candidates
 from bats.dataset import Dataset
 from bats.dynamics import states_along
 from bats.errors import SettingError
@@ -21,6 +21,7 @@ from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, from_dataset
 from bats.metric import ScaledMetric
 from bats.neighbours import NeighbourConfig
 from bats.planner import PlannerConfig
+from bats.records import Outcome
 from bats.rollouts import on_the_way, walk
 from bats.solve import policy_iteration, start_value
 from bats.stitch import Round, StitchConfig, sample_sources, stitch
@@ -112,9 +113,30 @@ def test_the_one_best_stitch_is_found() -> None:
 def test_the_loop_ends_when_nothing_is_left_to_try() -> None:
     found = rounds_of(crossing(), CONFIG)
     assert len(found) < CONFIG.rounds
-    tried = [each.attempts for each in found]
-    joins = np.concatenate([np.stack([some.source, some.target, some.length], axis=1) for some in tried])
-    assert len(np.unique(joins, axis=0)) == len(joins)
+    pairs = np.concatenate([np.stack([each.attempts.source, each.attempts.target], axis=1) for each in found])
+    assert len(np.unique(pairs, axis=0)) == len(pairs)
+
+
+@pytest.mark.parametrize("shortest", [True, False])
+def test_a_pair_is_planned_again_only_with_a_number_of_actions_that_nothing_is_known_of(shortest: bool) -> None:
+    wanted = replace(CONFIG.candidates, longest=3)
+    found = rounds_of(crossing(), replace(CONFIG, candidates=wanted, shortest=shortest, short_every=None))
+    plans: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
+    for each in found:
+        tried = each.attempts
+        for source, target, first, last, did in zip(
+            tried.source, tried.target, tried.fewest, tried.length, tried.accepted, strict=True
+        ):
+            before = plans.setdefault((source, target), [])
+            for _, missed, joined in before:
+                assert last < missed if joined else last > missed
+            before.append((first, last, did))
+    again = [tries for tries in plans.values() if len(tries) > 1]
+    assert again  # some pairs come back
+    if shortest:  # what was accepted was tried with fewer before
+        assert not any(tries[0][2] for tries in again)
+    else:
+        assert any(tries[0][2] and tries[-1][2] for tries in again)  # joined, and joined sooner
 
 
 def test_longer_stitches_go_through_imagined_states_and_end_in_real_ones() -> None:
@@ -186,17 +208,17 @@ def equal(one: object, other: object) -> bool:
 
 def test_a_loop_that_goes_on_from_saved_rounds_ends_as_if_it_had_not_stopped() -> None:
     log = crossing()
-    config = replace(CONFIG, candidates=CandidateConfig(longest=3, per_source=2), samples=10, attempts=4, rounds=3)
-    config = replace(config, rounds_beside=0)
+    wanted = CandidateConfig(longest=3, lengths="all", per_source=2)
+    config = replace(CONFIG, candidates=wanted, samples=10, attempts=8, rounds=4, rounds_beside=0, off_walks=1.0)
     whole = rounds_of(log, config)
-    assert len(whole) == 3
+    assert len(whole) == 4
     experience = Experience.none()
-    for each in whole[:1]:
+    for done, each in enumerate(whole[:-1], 1):
         experience = experience.and_then(each.attempts, each.mdp.real_count)
-    rest = list(stitch(whole[0].mdp, learned(log), config, seed=0, rounds_done=1, experience=experience))
-    assert [each.record for each in rest] == [each.record for each in whole[1:]]
-    assert all(equal(one.attempts, two.attempts) for one, two in zip(rest, whole[1:], strict=True))
-    assert equal(rest[-1].mdp, whole[-1].mdp)
+        rest = list(stitch(each.mdp, learned(log), config, seed=0, rounds_done=done, experience=experience))
+        assert [later.record for later in rest] == [later.record for later in whole[done:]]
+        assert all(equal(one.attempts, two.attempts) for one, two in zip(rest, whole[done:], strict=True))
+        assert equal(rest[-1].mdp, whole[-1].mdp)
     other = rounds_of(log, config, seed=1)
     assert [each.record for each in other] != [each.record for each in whole]
 
@@ -220,11 +242,9 @@ def three_lanes() -> Dataset:
 def test_a_better_way_is_made_one_neighbour_off_the_walk_before_it_is_worth_taking() -> None:
     log = three_lanes()
     own, both = (rounds_of(log, replace(CONFIG, off_walks=share)) for share in (0.0, 1.0))
-    middle = np.isclose(log.observations[:, 1], 0.05)
 
     def joins_of_the_middle_lane(tried: Round) -> int:
-        sources = tried.attempts.source[tried.attempts.source < len(log)]
-        return int(middle[sources].sum())
+        return int(np.isclose(tried.mdp.states[tried.attempts.source, 1], 0.05).sum())
 
     assert own[0].record.tried > 0
     assert joins_of_the_middle_lane(own[0]) == 0
@@ -320,8 +340,28 @@ def test_discrete_actions_are_stitched_too() -> None:
     assert found[-1].mdp.action.dtype.kind == "i"
     # from 2 forwards to 3 and to 4, which pays 1, and then back to 3 and to 4 again for ever
     assert found[-1].record.value == pytest.approx(GAMMA / (1 - GAMMA**2))
-    stitches = found[-1].stitches if len(found) == 1 else found[0].stitches
+    stitches = found[0].stitches
     assert stitches.length.max() <= 10  # two to the tenth sequences are searched through, no more
+
+
+def test_discrete_actions_are_tried_in_every_number() -> None:
+    # round the ring from 0 to 2: two steps lead there, one or three do not
+    angle = 0.2 * np.pi * np.arange(4)
+    states = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    log = Dataset.from_arrays(states[:-1], np.ones(3, dtype=np.int64), np.zeros(3), next_observations=states[1:])
+    means = Learned(Ring(jnp.zeros((2, 1, 1))), ScaledMetric.of(log, "raw"), (np.zeros(2), np.ones(2)), None)
+    wanted = Candidates(
+        source=np.array([0]),
+        target=np.array([2]),
+        length=np.array([3]),
+        edge=np.array([[0, 1, 2]]),
+        gain=np.array([1.0]),
+        gap=np.array([0.6]),
+    )
+    mdp = from_dataset(log, gamma=GAMMA)
+    tried, stitches = attempt(mdp, wanted, means, PlannerConfig(), tolerance=0.01, shortest=False, seed=0)
+    assert (tried.outcome.tolist(), tried.fewest.tolist(), tried.length.tolist()) == ([Outcome.ACCEPTED], [1], [2])
+    assert stitches.action[0, :2].tolist() == [1, 1]
 
 
 def test_walks_that_have_ended_are_no_sources() -> None:
