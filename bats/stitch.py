@@ -142,7 +142,7 @@ def stitch(
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _Found:
     """What a round found worth joining."""
 
     sources: int
@@ -151,9 +151,9 @@ class _Seen:
     chosen: Candidates
     """the most promising of them"""
 
-    def and_also(self, more: _Seen) -> _Seen:
+    def and_also(self, more: _Found) -> _Found:
         chosen = self.chosen.and_also(more.chosen)
-        return _Seen(self.sources + more.sources, self.candidates + more.candidates, chosen)
+        return _Found(self.sources + more.sources, self.candidates + more.candidates, chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +169,7 @@ class _Look:
     config: StitchConfig
     rng: np.random.Generator
 
-    def candidates(self, number: int) -> _Seen:
+    def candidates(self, number: int) -> _Found:
         """What this round looks at, in the way that its number says."""
         config, wanted = self.config, self.wanted
         if config.short_every is not None and number % config.short_every == 0 and wanted.longest > 1:
@@ -178,27 +178,26 @@ class _Look:
                 return seen
         return self.candidates_of(number)
 
-    def candidates_of(self, number: int) -> _Seen:
+    def candidates_of(self, number: int) -> _Found:
         return self.along_walks() if number <= self.config.rounds else self.beside_walks()
 
-    def along_walks(self) -> _Seen:
+    def along_walks(self) -> _Found:
         """Sources where the policy goes; where these have little to join, their neighbours; else the whole log."""
         config = self.config
         sources, visits = sample_sources(self.mdp, self.solution, config, self.rng)
         forest = self.neighbours.drawn(self.rng)
-        seen = self._seen(sources, visits, forest, self.wanted, config.attempts)
+        seen = self._joins_of(sources, visits, forest, self.wanted, config.attempts)
         room = int(config.off_walks * config.attempts) - len(seen.chosen)
         if room > 0:
             off = self._neighbours_of(sources[sources < self.mdp.real_count], forest)
-            more = self._seen(*_once(off[~np.isin(off, sources)]), forest, self.wanted, room)
-            seen = seen.and_also(more)
+            seen = seen.and_also(self._joins_of(*_once(off[~np.isin(off, sources)]), forest, self.wanted, room))
         if len(seen.chosen) == 0:  # what the policy could join may have to be joined up first, however far away
             anywhere = np.unique(self.rng.integers(0, self.mdp.real_count, config.samples))
             anywhere = anywhere[~self.mdp.only_ended_in[anywhere]]
-            seen = self._seen(*_once(anywhere), forest, self.wanted, config.attempts)
+            seen = seen.and_also(self._joins_of(*_once(anywhere), forest, self.wanted, config.attempts))
         return seen
 
-    def beside_walks(self) -> _Seen:
+    def beside_walks(self) -> _Found:
         """Sources beside the walks from the starts, and beside those from what was joined to them before."""
         mdp, config = self.mdp, self.config
         joined = mdp.source[mdp.stitch_round > config.rounds]
@@ -208,7 +207,7 @@ class _Look:
         sources = self._neighbours_of(picked, self.neighbours.at(BESIDE).drawn(self.rng))
         targets = self.neighbours.among(met, self.rng)
         wanted = replace(self.wanted, per_source=1)
-        return self._seen(*_once(sources[~np.isin(sources, met)]), targets, wanted, config.attempts)
+        return self._joins_of(*_once(sources[~np.isin(sources, met)]), targets, wanted, config.attempts)
 
     def _neighbours_of(self, states: Int[np.ndarray, "n"], forest: Forest) -> Int[np.ndarray, "some"]:
         """For each state another one near it, drawn at random, where the log did not only ever end; distinct."""
@@ -217,14 +216,14 @@ class _Look:
         drawn = self.rng.permutation(others)  # then the first of each place is any of its neighbours
         return np.unique(near.neighbour[drawn][np.unique(near.place[drawn], return_index=True)[1]])
 
-    def _seen(
+    def _joins_of(
         self,
         sources: Int[np.ndarray, "n"],
         visits: Int[np.ndarray, "n"],
         forest: Forest,
         wanted: CandidateConfig,
         most: int,
-    ) -> _Seen:
+    ) -> _Found:
         """The most promising joins of some sources, which were met so often."""
         found = find_candidates(
             self.mdp,
@@ -237,7 +236,7 @@ class _Look:
             expected_error=self.experience.expected_error(self.config.tolerance),
             chance=self.experience.chance,
         )
-        return _Seen(len(sources), len(found), most_promising(found, sources, visits, self.experience, most))
+        return _Found(len(sources), len(found), most_promising(found, sources, visits, self.experience, most))
 
 
 def _affordable(config: CandidateConfig, action_count: int | None) -> CandidateConfig:
@@ -293,7 +292,7 @@ def _once(states: Int[np.ndarray, "n"]) -> tuple[Int[np.ndarray, "n"], Int[np.nd
 
 def _record(
     number: int,
-    seen: _Seen,
+    seen: _Found,
     attempts: Attempts,
     mdp: TabularMDP,
     solution: Solution,
