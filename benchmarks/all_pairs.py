@@ -3,8 +3,9 @@
     python -m benchmarks.all_pairs
 
 A point moves in a plane and is paid 1 in a disc. The log wanders about in short episodes. With one learned model and
-one tolerance, every ordered pair of states is planned with 1 to K actions and everything that arrives is added; BATS
-looks only where its policy goes, and next to it. Values are those at the starts, both solved exactly.
+one tolerance, every ordered pair of states is planned with 1 to K actions, several times where it comes near, and
+everything that arrives is added; BATS looks only where its policy goes, and next to it. Values are those at the starts,
+both solved exactly.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ RADIUS = 0.2
 STEPS = 25
 """of an episode"""
 NEAR = 3.0
-"""tolerances from its target within which a pair is planned again"""
+"""a pair whose plan ends within so many tolerances of its target is planned again"""
 TRIES = 8
 """more plans of such a pair"""
 CHUNK = 65_536
