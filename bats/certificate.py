@@ -112,7 +112,8 @@ def certify(
     clone_factors = followed.factors(config.confidence, stakes, seed=seed).at_least(config.margin)
     chain = joined(stretches, links, clone, states, evidence, clone_factors)
     lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
-    lower[anchors], upper[anchors] = (each[: len(anchors)] for each in chain.bounds(graph.floor, graph.ceiling))
+    found = chain.bounds(graph.floor, graph.ceiling, margin=max(config.margin, 1.0))
+    lower[anchors], upper[anchors] = (each[: len(anchors)] for each in found)
     return Certificate(graph, replace(graph, lower=lower, upper=upper), factors, clone_factors)
 
 

@@ -14,7 +14,7 @@ the graph, nothing is known.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +29,8 @@ from bats.reliability import Stakes
 
 NEAREST = 16
 """states near the end of a stretch that it may go on from"""
+STRETCH = 1.25
+"""what claims that were refuted are multiplied by, again and again"""
 ROUNDING = 1e-9
 """bounds that change by less than this share of all that is possible have settled"""
 
@@ -46,8 +48,28 @@ class Chain:
     reward: Float[np.ndarray, "n 2"]
     """the least and greatest that each may earn, discounted"""
 
-    def bounds(self, floor: float, ceiling: float) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-        """What the policy is worth at least and at most in each state."""
+    def bounds(
+        self, floor: float, ceiling: float, *, margin: float = 1.0
+    ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+        """What the policy is worth at least and at most in each state.
+
+        By one neighbour a state may be worth more than another allows. That refutes the claims about how values differ;
+        they are stretched until nothing does any longer, and then by the margin, since not to be refuted is little.
+        """
+        stretch = 1.0
+        while self._stretched(stretch).is_refuted(floor, ceiling):
+            stretch *= STRETCH
+        return self._stretched(stretch if stretch == 1 else margin * stretch)._settled(floor, ceiling)
+
+    def is_refuted(self, floor: float, ceiling: float) -> bool:
+        """Whether any state is claimed to be worth more at least than at most."""
+        lower, upper = self._settled(floor, ceiling)
+        return bool(np.any(lower > upper + ROUNDING * (ceiling - floor)))
+
+    def _stretched(self, stretch: float) -> Chain:
+        return replace(self, apart=stretch * self.apart)
+
+    def _settled(self, floor: float, ceiling: float) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
         possible = ceiling - floor
         apart = np.minimum(self.apart, possible)
         low, high = np.nan_to_num(self.reward, posinf=2 * possible + ceiling, neginf=floor - 2 * possible).T

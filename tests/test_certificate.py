@@ -29,7 +29,7 @@ from bats.certificate import (
 from bats.dataset import Dataset
 from bats.errors import SettingError
 from bats.evidence import Evidence, Factors
-from bats.following import Chain, Links, follow, follow_on, joined
+from bats.following import STRETCH, Chain, Links, follow, follow_on, joined
 from bats.mdp import Stitches, add_stitches, from_dataset
 from bats.metric import ScaledMetric
 from bats.model import HeldOut
@@ -201,6 +201,18 @@ def test_a_chain_goes_on_from_the_state_that_says_most() -> None:
     chain = Chain(near, apart, np.full(3, 0.5), np.array([[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]]))
     lower, upper = chain.bounds(0.0, 10.0)  # the states that only lead to themselves are worth 4 and 8
     np.testing.assert_allclose([lower[0], upper[0]], [0.5 * (8 - 3), 0.5 * (4 + 1)], rtol=1e-6)
+
+
+def test_claims_that_exclude_each_other_are_stretched_until_they_do_not() -> None:
+    near, apart = np.array([[1, 2], [1, 1], [2, 2]]), np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    chain = Chain(near, apart, np.full(3, 0.5), np.array([[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]]))
+    # neighbours worth 4 and 8 cannot both be 1 away; 2 would do, and 1.25 to the fourth is the first power above
+    stretch = STRETCH**4
+    for margin in (1.0, 1.5):
+        lower, upper = chain.bounds(0.0, 10.0, margin=margin)
+        expected = [0.5 * (8 - margin * stretch), 0.5 * (4 + margin * stretch)]
+        np.testing.assert_allclose([lower[0], upper[0]], expected, rtol=1e-6)
+        np.testing.assert_allclose([lower[1:], upper[1:]], [[4, 8], [4, 8]], rtol=1e-6)
 
 
 def test_a_stretch_ends_before_its_claim_reaches_the_tolerance() -> None:
