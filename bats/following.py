@@ -56,18 +56,19 @@ class Chain:
         By one neighbour a state may be worth more than another allows. That refutes the claims about how values differ;
         they are stretched until nothing does any longer, and then by the margin, since not to be refuted is little.
         """
-        stretch = 1.0
-        while self._stretched(stretch).is_refuted(floor, ceiling):
+        stretch, least = 1.0, ROUNDING * (ceiling - floor)
+        while self._stretched(stretch, least).is_refuted(floor, ceiling):
             stretch *= STRETCH
-        return self._stretched(stretch if stretch == 1 else margin * stretch)._settled(floor, ceiling)
+        return self._stretched(stretch if stretch == 1 else margin * stretch, least)._settled(floor, ceiling)
 
     def is_refuted(self, floor: float, ceiling: float) -> bool:
         """Whether any state is claimed to be worth more at least than at most."""
         lower, upper = self._settled(floor, ceiling)
         return bool(np.any(lower > upper + ROUNDING * (ceiling - floor)))
 
-    def _stretched(self, stretch: float) -> Chain:
-        return replace(self, apart=stretch * self.apart)
+    def _stretched(self, stretch: float, least: float) -> Chain:
+        """With claims so many times as large; those of no difference grow from the least, so that all do in time."""
+        return replace(self, apart=stretch * self.apart + (stretch - 1) * least)
 
     def _settled(self, floor: float, ceiling: float) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
         possible = ceiling - floor

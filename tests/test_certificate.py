@@ -215,6 +215,15 @@ def test_claims_that_exclude_each_other_are_stretched_until_they_do_not() -> Non
         np.testing.assert_allclose([lower[1:], upper[1:]], [[4, 8], [4, 8]], rtol=1e-6)
 
 
+def test_claims_of_no_difference_at_all_can_be_refuted_too() -> None:
+    near = np.array([[1, 2], [1, 1], [2, 2]])
+    chain = Chain(near, np.zeros((3, 2)), np.full(3, 0.5), np.array([[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]]))
+    lower, upper = chain.bounds(0.0, 10.0)
+    assert np.all((lower >= 0) & (lower <= upper) & (upper <= 10))
+    assert lower[1] <= 4 <= upper[1]
+    assert lower[2] <= 8 <= upper[2]
+
+
 def test_a_stretch_ends_before_its_claim_reaches_the_tolerance() -> None:
     known = evidence(miss=0.02, tolerance=0.07)
     stretches = follow(still(line()), line(), known, gamma=GAMMA, steps=20)
