@@ -5,35 +5,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bats.config import Config, preset
-    from bats.dataset import Dataset
+    from bats.data.checks import validate
+    from bats.data.dataset import Dataset
+    from bats.data.formats.load import ColumnMap, load_dataset, write_hdf5, write_minari
     from bats.errors import BatsError, DataError
-    from bats.evaluate import Evaluation, evaluate
-    from bats.formats import ColumnMap, load_dataset, write_hdf5, write_minari
-    from bats.mdp import TabularMDP, from_dataset
-    from bats.mdp_files import load_mdp, save_mdp
-    from bats.onnx_export import export_onnx
-    from bats.pipeline import Result, fit, load_result
-    from bats.policy import Policy
-    from bats.policy_files import load_policy, save_policy
-    from bats.report import write_report
-    from bats.solve import Solution, policy_iteration, policy_value, start_value
-    from bats.validate import validate
+    from bats.evaluation.episodes import Evaluation, evaluate
+    from bats.graph.files import load_mdp, save_mdp
+    from bats.graph.mdp import TabularMDP, from_dataset
+    from bats.graph.solve import Solution, policy_iteration, policy_value, start_value
+    from bats.policy.files import load_policy, save_policy
+    from bats.policy.onnx import export_onnx
+    from bats.policy.policy import Policy
+    from bats.report.page import write_report
+    from bats.runs.pipeline import Result, fit, load_result
 
 _HOMES = {
     "bats.config": ("Config", "preset"),
-    "bats.dataset": ("Dataset",),
+    "bats.data.dataset": ("Dataset",),
     "bats.errors": ("BatsError", "DataError"),
-    "bats.evaluate": ("Evaluation", "evaluate"),
-    "bats.formats": ("ColumnMap", "load_dataset", "write_hdf5", "write_minari"),
-    "bats.mdp": ("TabularMDP", "from_dataset"),
-    "bats.mdp_files": ("load_mdp", "save_mdp"),
-    "bats.onnx_export": ("export_onnx",),
-    "bats.pipeline": ("Result", "fit", "load_result"),
-    "bats.policy": ("Policy",),
-    "bats.policy_files": ("load_policy", "save_policy"),
-    "bats.report": ("write_report",),
-    "bats.solve": ("Solution", "policy_iteration", "policy_value", "start_value"),
-    "bats.validate": ("validate",),
+    "bats.evaluation.episodes": ("Evaluation", "evaluate"),
+    "bats.data.formats.load": ("ColumnMap", "load_dataset", "write_hdf5", "write_minari"),
+    "bats.graph.mdp": ("TabularMDP", "from_dataset"),
+    "bats.graph.files": ("load_mdp", "save_mdp"),
+    "bats.policy.onnx": ("export_onnx",),
+    "bats.runs.pipeline": ("Result", "fit", "load_result"),
+    "bats.policy.policy": ("Policy",),
+    "bats.policy.files": ("load_policy", "save_policy"),
+    "bats.report.page": ("write_report",),
+    "bats.graph.solve": ("Solution", "policy_iteration", "policy_value", "start_value"),
+    "bats.data.checks": ("validate",),
 }
 """modules are imported when a name of theirs is first asked for, so that nobody pays for what they do not use"""
 

@@ -6,20 +6,20 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Literal
 
-from bats.bisimulation import BisimulationConfig
-from bats.candidates import CandidateConfig
-from bats.certificate import CertificateConfig
-from bats.cloning import CloningConfig
-from bats.cross_entropy import CrossEntropyConfig
-from bats.demonstrations import RolloutConfig
-from bats.dynamics import PAPER, DynamicsConfig
+from bats.bounds.graph_policy import CertificateConfig
 from bats.errors import SettingError
-from bats.metric import MetricKind, RunMetric
-from bats.neighbours import NeighbourConfig
-from bats.planner import PlannerConfig
-from bats.pricing import PenaltyUnit
-from bats.refresh import RefreshConfig
-from bats.stitch import StitchConfig
+from bats.graph.pricing import PenaltyUnit
+from bats.metric.bisimulation import BisimulationConfig
+from bats.metric.neighbours import NeighbourConfig
+from bats.metric.scaled import MetricKind, RunMetric
+from bats.model.ensemble import PAPER, DynamicsConfig
+from bats.planning.cross_entropy import CrossEntropyConfig
+from bats.planning.planner import PlannerConfig
+from bats.policy.cloning import CloningConfig
+from bats.policy.demonstrations import RolloutConfig
+from bats.stitching.candidates import CandidateConfig
+from bats.stitching.loop import StitchConfig
+from bats.stitching.metric_refresh import RefreshConfig
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ import argparse
 import numpy as np
 from jaxtyping import Int
 
-from bats.attempts import Learned, action_box, attempt
-from bats.candidates import CandidateConfig, Candidates
-from bats.dataset import Dataset
-from bats.dynamics import DynamicsConfig
-from bats.mdp import TabularMDP, add_stitches, from_dataset
-from bats.metric import ScaledMetric
-from bats.model import fit_dynamics
-from bats.planner import PlannerConfig
-from bats.solve import policy_iteration, start_value
-from bats.stitch import StitchConfig, stitch
+from bats.data.dataset import Dataset
+from bats.graph.mdp import TabularMDP, add_stitches, from_dataset
+from bats.graph.solve import policy_iteration, start_value
+from bats.metric.scaled import ScaledMetric
+from bats.model.ensemble import DynamicsConfig
+from bats.model.fit import fit_dynamics
+from bats.planning.planner import PlannerConfig
+from bats.stitching.acceptance import Learned, action_box, attempt
+from bats.stitching.candidates import CandidateConfig, Candidates
+from bats.stitching.loop import StitchConfig, stitch
 
 LONGEST = 4
 TOLERANCE = 0.2

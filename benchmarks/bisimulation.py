@@ -17,12 +17,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from scipy.stats import spearmanr
 
-from bats.bisimulation import PAPER, BisimulationConfig, learn_bisimulation
-from bats.bisimulation_calibration import calibrated, held_out_pairs, pair_distances, pair_gaps
-from bats.bisimulation_exact import bisimulation_distances
-from bats.mdp import TabularMDP
-from bats.solve import policy_iteration
-from bats.transitions import Transitions
+from bats.graph.mdp import TabularMDP
+from bats.graph.solve import policy_iteration
+from bats.metric.bisimulation import PAPER, BisimulationConfig, learn_bisimulation
+from bats.metric.bisimulation_exact import bisimulation_distances
+from bats.metric.calibration import calibrated, held_out_pairs, pair_distances, pair_gaps
+from bats.metric.policy_steps import Transitions
 from benchmarks.small_worlds import GAMMA, gridded_mountain_car, random_places, walled_grid
 
 SEEDS = (0, 1, 2)

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import cKDTree
 
-from bats.calibration import NEAREST, LocalError
-from bats.dynamics import states_along
-from bats.pipeline import load_result
-from bats.planner import error_of
+from bats.model.ensemble import states_along
+from bats.model.local_error import NEAREST, LocalError
+from bats.planning.planner import error_of
+from bats.runs.pipeline import load_result
 
 LENGTHS = (4, 12, 20, 25)
 ACCEPTED = 0.3

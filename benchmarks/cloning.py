@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bats.cloning import CloningConfig, clone
-from bats.dataset import Dataset
-from bats.demonstrations import Demonstrations, demonstrate, logged_rows
-from bats.formats import load_dataset
-from bats.pipeline import load_result
+from bats.data.dataset import Dataset
+from bats.data.formats.load import load_dataset
+from bats.policy.cloning import CloningConfig, clone
+from bats.policy.demonstrations import Demonstrations, demonstrate, logged_rows
+from bats.runs.pipeline import load_result
 from bats.tasks import collect
 from bats.tasks.maze2d import Maze, find_maze
 from benchmarks.maze_score import played, score_lines

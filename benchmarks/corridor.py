@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bats.dataset import Dataset
-from bats.mdp import Stitches, TabularMDP
+from bats.data.dataset import Dataset
+from bats.graph.mdp import Stitches, TabularMDP
 
 STEP = 0.01
 """distance of one step, where the corridor has length 1"""

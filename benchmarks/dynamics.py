@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bats.dataset import Dataset
-from bats.dynamics import PAPER, DynamicsConfig, unroll
-from bats.dynamics_training import split_rows
-from bats.metric import ScaledMetric
-from bats.model import Model, fit_dynamics, held_out_error, load_model
+from bats.data.dataset import Dataset
+from bats.metric.scaled import ScaledMetric
+from bats.model.ensemble import PAPER, DynamicsConfig, unroll
+from bats.model.fit import Model, fit_dynamics, held_out_error, load_model
+from bats.model.training import split_rows
 
 TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large", "mountain-car", "hopper")
 STEPS = 10

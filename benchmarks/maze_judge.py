@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
+from bats.arrays import Policy
 from bats.errors import SettingError
-from bats.kernels import NO_EDGE
-from bats.mdp import LOGGED, TabularMDP
-from bats.metric import ScaledMetric
-from bats.rollouts import Walks, stitched_share, undiscounted_return, walk, weighted_return
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import LOGGED, TabularMDP
+from bats.graph.rollouts import Walks, stitched_share, undiscounted_return, walk, weighted_return
+from bats.metric.scaled import ScaledMetric
 from bats.tasks.maze2d import Maze, stratified_starts
 from bats.tasks.maze2d.physics import MazePhysics
-from bats.types import Policy
 
 NEVER = -1
 """step of entering the goal's disc where an episode never does"""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bats.evaluate import STARTS_PER_CELL, Evaluation, evaluate, interval
-from bats.policy import Policy
+from bats.evaluation.episodes import STARTS_PER_CELL, Evaluation, evaluate, interval
+from bats.policy.policy import Policy
 from bats.tasks.maze2d import Maze, stratified_starts
 from bats.tasks.maze2d.maps import GOAL_RADIUS
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bats.formats import load_dataset
-from bats.pipeline import clone_resolved, fit
-from bats.policy import Policy
-from bats.relabel import RewardFunction, goal_reward
-from bats.resolve import Changes, resolve
-from bats.run_folder import RunFolder
+from bats.data.formats.load import load_dataset
+from bats.graph.relabel import RewardFunction, goal_reward
+from bats.policy.policy import Policy
+from bats.runs.folder import RunFolder
+from bats.runs.pipeline import clone_resolved, fit
+from bats.runs.solve_again import Changes, resolve
 from bats.tasks.maze2d import find_maze
 from bats.tasks.maze2d.maps import GOAL_RADIUS
 from benchmarks.maze_score import goal_lines, inside, played

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.files import atomic_path
-from bats.kernels import NO_EDGE
-from bats.mdp import LOGGED, TabularMDP
-from bats.resolve import Changes, resolve
-from bats.rollouts import walk
-from bats.run_folder import RunFolder
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import LOGGED, TabularMDP
+from bats.graph.rollouts import walk
+from bats.runs.folder import RunFolder
+from bats.runs.solve_again import Changes, resolve
+from bats.storage.atomic import atomic_path
 from bats.tasks.maze2d import Maze, find_maze
 from bats.tasks.maze2d.maps import GOAL_RADIUS
 from bats.tasks.maze2d.picture import CELL_START

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from bats.config import preset
-from bats.cross_entropy import CrossEntropyConfig
-from bats.dataset import Dataset
-from bats.dynamics import Dynamics, DynamicsConfig
-from bats.metric import ScaledMetric
-from bats.model import fit_dynamics, load_model, save_model
-from bats.planner import PlannerConfig, Plans, Problems, plan
+from bats.data.dataset import Dataset
+from bats.metric.scaled import ScaledMetric
+from bats.model.ensemble import Dynamics, DynamicsConfig
+from bats.model.fit import fit_dynamics, load_model, save_model
+from bats.planning.cross_entropy import CrossEntropyConfig
+from bats.planning.planner import PlannerConfig, Plans, Problems, plan
 
 LENGTHS = (1, 4, 8)
 TOLERANCE = preset("default").stitch.tolerance
@@ -121,7 +121,7 @@ def prepared(options: argparse.Namespace) -> tuple[dict[int, Problems], ScaledMe
             for length in LENGTHS
         }
         return problems, ScaledMetric(held["weight"]), load_model(options.model).dynamics
-    from bats.formats import load_dataset
+    from bats.data.formats.load import load_dataset
     from bats.tasks import collect
 
     log = load_dataset(options.log) if options.log else collect("maze2d-umaze", seed=0)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bats.dataset import Dataset
-from bats.formats import load_dataset, write_hdf5
-from bats.validate import validate
+from bats.data.checks import validate
+from bats.data.dataset import Dataset
+from bats.data.formats.load import load_dataset, write_hdf5
 from benchmarks.corridor import corridor_log
 
 ROWS = 1_000_000

@@ -57,7 +57,7 @@ def main() -> None:
 def measured(task: str, rows: int, folder: Path | None, updates: int | None) -> dict[str, float]:
     """Seconds per stage and peak memory in GB of one fit."""
     from bats.config import preset
-    from bats.pipeline import fit
+    from bats.runs.pipeline import fit
     from bats.tasks import collect
 
     begun = time.perf_counter()

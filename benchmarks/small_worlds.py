@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.spatial import cKDTree
 
-from bats.dataset import Dataset
-from bats.mdp import TabularMDP, from_dataset
+from bats.data.dataset import Dataset
+from bats.graph.mdp import TabularMDP, from_dataset
 
 GAMMA = 0.99
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bats.formats import load_dataset, write_hdf5
-from bats.mdp import TabularMDP, add_stitches, from_dataset
-from bats.solve import policy_iteration, value_iteration
+from bats.data.formats.load import load_dataset, write_hdf5
+from bats.graph.mdp import TabularMDP, add_stitches, from_dataset
+from bats.graph.solve import policy_iteration, value_iteration
 from benchmarks.corridor import corridor_log, joined_nearby
 
 REPEATS = 5

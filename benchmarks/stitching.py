@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from bats.config import Config, preset
-from bats.evaluate import STARTS_PER_CELL
-from bats.formats import load_dataset
-from bats.model import load_model
-from bats.pipeline import fit
-from bats.records import RoundRecord
+from bats.data.formats.load import load_dataset
+from bats.evaluation.episodes import STARTS_PER_CELL
+from bats.model.fit import load_model
+from bats.runs.pipeline import fit
+from bats.stitching.records import RoundRecord
 from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
 from benchmarks.maze_judge import judge

@@ -16,16 +16,16 @@ import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.certified import Certified
+from bats.arrays import Policy as Choice
+from bats.bounds.certificate import Certified
 from bats.errors import SettingError
-from bats.kernels import NO_EDGE
-from bats.mdp import TabularMDP
-from bats.pipeline import Result
-from bats.policy import Policy
-from bats.rollouts import walk
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import TabularMDP
+from bats.graph.rollouts import walk
+from bats.policy.policy import Policy
+from bats.runs.pipeline import Result
 from bats.tasks.maze2d import find_maze
 from bats.tasks.maze2d.physics import MazePhysics
-from bats.types import Policy as Choice
 
 STEPS = 1400
 """after these, discounts of 0.99 are below a millionth"""

@@ -21,12 +21,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from bats.certificate import CertificateConfig
+from bats.bounds.graph_policy import CertificateConfig
 from bats.config import Config, preset
-from bats.dataset import Dataset
-from bats.evaluate import evaluate
-from bats.metric import ScaledMetric
-from bats.pipeline import Result, fit
+from bats.data.dataset import Dataset
+from bats.evaluation.episodes import evaluate
+from bats.metric.scaled import ScaledMetric
+from bats.runs.pipeline import Result, fit
 from bats.studies.mountain_car import car_config
 from bats.tasks import collect
 from bats.tasks.maze2d import find_maze, label_starts, stratified_starts

@@ -23,8 +23,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from bats.data.formats.load import load_dataset
 from bats.errors import BatsError
-from bats.formats import load_dataset
 
 MEMORY_BYTES = 3 * 2**30
 KINDS = ("hdf5", "hdf5_latest", "own_hdf5", "npz", "npz_member", "csv", "parquet", "minari", "minari_metadata")
@@ -58,7 +58,7 @@ def write_base(kind: str, folder: Path) -> tuple[Path, Path]:
                 file.create_dataset(name, data=values, **packed)
             file.create_dataset("infos/goal", data=np.zeros((ROWS, 2)))
     elif kind == "own_hdf5":
-        from bats.formats import write_hdf5
+        from bats.data.formats.load import write_hdf5
 
         names = {"observation_names": ("x", "y", "size"), "action_names": ("push", "pull")}
         write_hdf5(replace(load_dataset(fields()), **names), path)

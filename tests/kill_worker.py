@@ -25,8 +25,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bats import model, pipeline, stitch
 from bats.config import ChoiceConfig
+from bats.model import fit as model
+from bats.runs import pipeline
+from bats.stitching import loop as stitch
 from tests.small_runs import SMALL, walks
 
 model.CHECKPOINT_SECONDS = 0.0  # at every look, not every ten minutes

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 
 ARRAYS = (
     *("observations", "actions", "rewards", "next_observations", "terminations"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from bats.mdp import NO_STITCH, TabularMDP
+from bats.graph.mdp import NO_STITCH, TabularMDP
 
 
 def mdp_from_edges(

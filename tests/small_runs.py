@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from bats.bisimulation import BisimulationConfig
-from bats.candidates import CandidateConfig
-from bats.cloning import CloningConfig
 from bats.config import Config
-from bats.dataset import Dataset
-from bats.dynamics import DynamicsConfig
-from bats.planner import PlannerConfig
-from bats.stitch import StitchConfig
+from bats.data.dataset import Dataset
+from bats.metric.bisimulation import BisimulationConfig
+from bats.model.ensemble import DynamicsConfig
+from bats.planning.planner import PlannerConfig
+from bats.policy.cloning import CloningConfig
+from bats.stitching.candidates import CandidateConfig
+from bats.stitching.loop import StitchConfig
 
 SMALL = Config(
     gamma=0.95,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bats.bisimulation_exact import bisimulation_distances
-from bats.bounds import Bounds, Doubts, reward_ranges, sandwich
-from bats.kernels import NO_EDGE
-from bats.mdp import NO_STITCH, Stitches, TabularMDP, add_stitches
-from bats.solve import first_edges
+from bats.bounds.sandwich import Bounds, Doubts, reward_ranges, sandwich
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import NO_STITCH, Stitches, TabularMDP, add_stitches
+from bats.graph.solve import first_edges
+from bats.metric.bisimulation_exact import bisimulation_distances
 from tests.mdps import mdp_from_edges
 
 ACTIONS, LONGEST = 3, 3

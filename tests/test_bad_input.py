@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 import pytest
 
+from bats.data.formats.load import ColumnMap, load_dataset, write_minari
 from bats.errors import DataError
-from bats.formats import ColumnMap, load_dataset, write_minari
 from tests.logs import as_columns, folder_bytes, small_log, write_arrays, write_csv, write_parquet
 from tests.users import ordinary_user
 

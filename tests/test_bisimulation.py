@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bats import bisimulation
-from bats.bisimulation import BisimulationConfig, BisimulationMetric, learn_bisimulation, pair_targets
-from bats.bisimulation_calibration import calibrated, held_out_pairs, pair_distances, pair_gaps
-from bats.bisimulation_exact import bisimulation_distances
-from bats.bisimulation_files import load_metric, save_metric
 from bats.errors import DataError, OutputError, SettingError
-from bats.mdp import TabularMDP
-from bats.metric import Metric
-from bats.solve import first_edges, policy_value
-from bats.transitions import Split, Transitions
+from bats.graph.mdp import TabularMDP
+from bats.graph.solve import first_edges, policy_value
+from bats.metric import bisimulation
+from bats.metric.bisimulation import BisimulationConfig, BisimulationMetric, learn_bisimulation, pair_targets
+from bats.metric.bisimulation_exact import bisimulation_distances
+from bats.metric.bisimulation_files import load_metric, save_metric
+from bats.metric.calibration import calibrated, held_out_pairs, pair_distances, pair_gaps
+from bats.metric.policy_steps import Split, Transitions
+from bats.metric.scaled import Metric
 from tests.mdps import mdp_from_edges
 
 SMALL = BisimulationConfig(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.bisimulation_exact import bisimulation_distances
 from bats.errors import SettingError
-from bats.kernels import NO_EDGE
-from bats.mdp import TabularMDP
-from bats.solve import boundary_values, first_edges, policy_value
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import TabularMDP
+from bats.graph.solve import boundary_values, first_edges, policy_value
+from bats.metric.bisimulation_exact import bisimulation_distances
 from tests.mdps import mdp_from_edges, random_mdps
 
 DEAD_END_VALUES = st.sampled_from([0.0, -3.5, 40.0])

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.bounds import Bounds, Doubts, improvement, possible_rewards, reward_ranges, sandwich
+from bats.bounds.sandwich import Bounds, Doubts, improvement, possible_rewards, reward_ranges, sandwich
 from bats.errors import SettingError
-from bats.kernels import NO_EDGE
-from bats.mdp import NO_STITCH, Stitches, TabularMDP, add_stitches
-from bats.relabel import last_edges, prune, sweep
-from bats.solve import edge_values, policy_value
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import NO_STITCH, Stitches, TabularMDP, add_stitches
+from bats.graph.relabel import last_edges, prune, sweep
+from bats.graph.solve import edge_values, policy_value
 from tests.mdps import mdp_from_edges
 from tests.stitched_worlds import (
     ACTIONS,

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.candidates import CandidateConfig, Candidates, find_candidates
 from bats.errors import SettingError
-from bats.experience import Tried
-from bats.kernels import NO_EDGE
-from bats.mdp import TabularMDP
-from bats.metric import ScaledMetric
-from bats.neighbours import NeighbourConfig, Neighbours
-from bats.records import Attempts, Outcome
-from bats.solve import Solution, policy_iteration
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import TabularMDP
+from bats.graph.solve import Solution, policy_iteration
+from bats.metric.neighbours import NeighbourConfig, Neighbours
+from bats.metric.scaled import ScaledMetric
+from bats.stitching.candidates import CandidateConfig, Candidates, find_candidates
+from bats.stitching.history import Tried
+from bats.stitching.records import Attempts, Outcome
 from tests.mdps import mdp_from_edges, random_mdps
 
 METRIC = ScaledMetric(np.ones(1, dtype=np.float32))

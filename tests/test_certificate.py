@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Array
 
-from bats.attempts import Learned
-from bats.bounds import sandwich
-from bats.calibration import LocalError
-from bats.certificate import (
+from bats.bounds.cloned_policy import STRETCH, Chain, Links, follow, follow_on, joined
+from bats.bounds.error_calibration import Reliability, Stakes, _windows, measure_reliability
+from bats.bounds.error_estimates import Evidence, Factors
+from bats.bounds.graph_policy import (
     CertificateConfig,
     certify,
     find_doubts,
@@ -26,17 +26,17 @@ from bats.certificate import (
     stitch_stakes,
     used_stitches,
 )
-from bats.dataset import Dataset
+from bats.bounds.sandwich import sandwich
+from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.evidence import Evidence, Factors
-from bats.following import STRETCH, Chain, Links, follow, follow_on, joined
-from bats.mdp import Stitches, add_stitches, from_dataset
-from bats.metric import ScaledMetric
-from bats.model import HeldOut
-from bats.policy import Familiar, Policy
-from bats.reliability import Reliability, Stakes, _windows, measure_reliability
-from bats.rollouts import walk
-from bats.solve import policy_iteration
+from bats.graph.mdp import Stitches, add_stitches, from_dataset
+from bats.graph.rollouts import walk
+from bats.graph.solve import policy_iteration
+from bats.metric.scaled import ScaledMetric
+from bats.model.fit import HeldOut
+from bats.model.local_error import LocalError
+from bats.policy.policy import Familiar, Policy
+from bats.stitching.acceptance import Learned
 
 GAMMA = 0.9
 STEP = 0.1

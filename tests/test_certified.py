@@ -10,15 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bats import pipeline
-from bats.certified import CertificateCard, Certified, StartBounds, Trust, Worth, load_certified, save_certified
-from bats.certifying import nothing_known
+from bats.bounds.certificate import (
+    CertificateCard,
+    Certified,
+    StartBounds,
+    Trust,
+    Worth,
+    load_certified,
+    save_certified,
+)
+from bats.bounds.certify import nothing_known
+from bats.bounds.verdict import LEAST_COVERAGE, Verdict
+from bats.data.formats.load import ColumnMap, load_dataset
 from bats.errors import DataError, SettingError
-from bats.formats import ColumnMap, load_dataset
-from bats.pipeline import Result, fit, load_result
-from bats.solve import logged_value, policy_value
-from bats.transitions import Transitions
-from bats.verdict import LEAST_COVERAGE, Verdict
+from bats.graph.solve import logged_value, policy_value
+from bats.metric.policy_steps import Transitions
+from bats.runs import pipeline
+from bats.runs.pipeline import Result, fit, load_result
 from tests.small_runs import SMALL, walks
 
 
@@ -133,7 +141,7 @@ def test_where_no_metric_can_be_learned_nothing_is_known_and_that_is_the_first_r
     def too_few(*given: object, **named: object) -> None:
         raise DataError("more than 4 states in the part that is to calibrate", "3 of 30")
 
-    monkeypatch.setattr("bats.certifying.learn_bisimulation", too_few)
+    monkeypatch.setattr("bats.bounds.certify.learn_bisimulation", too_few)
     found = fit(walks(), SMALL, folder=tmp_path / "run").certificate
     assert found is not None
     assert np.all(found.at_starts.clone_lower == found.card.floor)

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bats.attempts import Learned
-from bats.calibration import LocalError
-from bats.choosing import judged_options, options
+from bats.bounds.choose_penalty import judged_options, options
 from bats.config import ChoiceConfig, Config
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.mdp import Stitches, TabularMDP, add_stitches, from_dataset
-from bats.metric import ScaledMetric
-from bats.model import HeldOut
-from bats.pipeline import fit
-from bats.report import write_report
-from bats.run_folder import RunFolder
+from bats.graph.mdp import Stitches, TabularMDP, add_stitches, from_dataset
+from bats.metric.scaled import ScaledMetric
+from bats.model.fit import HeldOut
+from bats.model.local_error import LocalError
+from bats.report.page import write_report
+from bats.runs.folder import RunFolder
+from bats.runs.pipeline import fit
+from bats.stitching.acceptance import Learned
 from tests.report_pages import Parsed
 from tests.small_runs import SMALL, walks
 from tests.test_certificate import GAMMA, conveyor, held_out

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bats.cli import main
-from bats.formats import load_dataset
-from bats.mdp_files import load_mdp
-from bats.progress import PATIENCE, shown_progress
+from bats.cli.main import main
+from bats.cli.progress import PATIENCE, shown_progress
+from bats.data.formats.load import load_dataset
+from bats.graph.files import load_mdp
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_the_installed_command_teaches() -> None:
 
 def test_slow_stages_get_a_bar_on_a_terminal_and_quick_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(np.arange(0, 100, PATIENCE * 0.8))
-    monkeypatch.setattr("bats.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("bats.cli.progress.time.monotonic", lambda: float(next(clock)))
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
     with shown_progress(console) as report:
@@ -128,7 +128,7 @@ def test_slow_stages_get_a_bar_on_a_terminal_and_quick_ones_do_not(monkeypatch: 
 
 def test_without_a_terminal_there_is_a_line_now_and_then_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 6.0, 7.0])
-    monkeypatch.setattr("bats.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("bats.cli.progress.time.monotonic", lambda: next(clock))
     screen = io.StringIO()
     with shown_progress(Console(file=screen, width=100)) as report:
         for done in (0, 1, 3, 4):
@@ -163,7 +163,7 @@ def test_settings_that_make_no_sense_are_told(grid: Path, capsys: pytest.Capture
 def test_an_interrupt_in_a_kernel_is_raised_and_does_not_bring_the_process_down() -> None:
     program = """
 import os, signal, threading, numpy as np
-from bats.kernels import number_rows
+from bats.graph.kernels import number_rows
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 words = np.random.default_rng(0).integers(0, 2**31, size=(4_000_000, 4)).astype(np.int32)
 number_rows(words[:10])
@@ -190,7 +190,7 @@ def test_an_interrupted_command_ends_with_130(grid: Path, monkeypatch: pytest.Mo
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bats.cli.load_dataset", interrupt)
+    monkeypatch.setattr("bats.cli.main.load_dataset", interrupt)
     assert main(["validate", str(grid)]) == 130
     assert os.listdir(grid.parent) == ["grid-1.hdf5"]  # noqa: PTH208
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bats.cli import main
-from bats.dataset import Dataset
-from bats.evaluate import evaluate, interval
-from bats.formats import load_dataset
-from bats.pipeline import fit
-from bats.policy_files import load_policy, save_policy
+from bats.cli.main import main
+from bats.data.dataset import Dataset
+from bats.data.formats.load import load_dataset
+from bats.evaluation.episodes import evaluate, interval
+from bats.policy.files import load_policy, save_policy
+from bats.runs.pipeline import fit
 from bats.tasks.worlds import CHAIN, CHAIN_ENVIRONMENT
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL
@@ -41,7 +41,7 @@ class NoJax:
             raise ImportError(name)
 
 sys.meta_path.insert(0, NoJax())
-from bats.cli import main
+from bats.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 """the command in a process that cannot import JAX"""

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bats.certified import load_certified
-from bats.cli import _parsed_fit, main
-from bats.cli_fit import print_verdict
+from bats.bounds.certificate import load_certified
+from bats.cli.fit import print_verdict
+from bats.cli.main import _parsed_fit, main
 from bats.config import Config
-from bats.config_files import from_plain
-from bats.formats import write_hdf5
-from bats.mdp_files import load_mdp
-from bats.pipeline import clone_resolved, fit
-from bats.policy_files import load_policy
-from bats.records import RoundRecord
-from bats.relabel import goal_reward, stitch_errors
-from bats.resolve import Changes, resolve
-from bats.run_folder import RunFolder
+from bats.data.formats.load import write_hdf5
+from bats.graph.files import load_mdp
+from bats.graph.relabel import goal_reward, stitch_errors
+from bats.policy.files import load_policy
+from bats.runs.folder import RunFolder
+from bats.runs.pipeline import clone_resolved, fit
+from bats.runs.solve_again import Changes, resolve
+from bats.stitching.records import RoundRecord
+from bats.storage.json_records import from_plain
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, walks
 from tests.test_certified import certificate_of
@@ -64,7 +64,7 @@ def run(place: Path) -> Path:
         def interrupt(record: RoundRecord) -> str:
             raise KeyboardInterrupt
 
-        patch.setattr("bats.cli_fit.round_line", interrupt)
+        patch.setattr("bats.cli.fit.round_line", interrupt)
         assert main(["fit", "walks [red].hdf5", *FLAGS]) == 130
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bats import cloning
-from bats.cloning import CloningConfig, clone, split
-from bats.demonstrations import Demonstrations, RolloutConfig, demonstrate, natural_cut, shares_of_best
 from bats.errors import DataError, SettingError
-from bats.mdp import Stitches, TabularMDP, add_stitches
-from bats.metric import ScaledMetric
-from bats.solve import Solution, first_edges, policy_iteration, policy_value
+from bats.graph.mdp import Stitches, TabularMDP, add_stitches
+from bats.graph.solve import Solution, first_edges, policy_iteration, policy_value
+from bats.metric.scaled import ScaledMetric
+from bats.policy import cloning
+from bats.policy.cloning import CloningConfig, clone, split
+from bats.policy.demonstrations import Demonstrations, RolloutConfig, demonstrate, natural_cut, shares_of_best
 from tests.mdps import mdp_from_edges
 
 METRIC = ScaledMetric(np.ones(1, np.float32))

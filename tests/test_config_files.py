@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.candidates import CandidateConfig
-from bats.certificate import CertificateConfig
+from bats.bounds.graph_policy import CertificateConfig
 from bats.config import PRESETS, Config
-from bats.config_files import as_json, from_json
-from bats.dynamics import DynamicsConfig
 from bats.errors import DataError, SettingError
-from bats.neighbours import NeighbourConfig
-from bats.planner import PlannerConfig
-from bats.stitch import StitchConfig
+from bats.metric.neighbours import NeighbourConfig
+from bats.model.ensemble import DynamicsConfig
+from bats.planning.planner import PlannerConfig
+from bats.stitching.candidates import CandidateConfig
+from bats.stitching.loop import StitchConfig
+from bats.storage.json_records import as_json, from_json
 
 POSITIVE = st.floats(min_value=0, exclude_min=True, allow_nan=False)
 COUNTS = st.integers(1, 10**9)

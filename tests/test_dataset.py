@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 from bats.errors import DataError
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bats import cli
-from bats.formats import write_hdf5
+from bats.cli import main as cli
+from bats.data.formats.load import write_hdf5
 from tests.small_runs import walks
 
 ROOT = Path(__file__).parent.parent
@@ -50,8 +50,8 @@ def test_the_table_of_symbols_names_functions_that_exist() -> None:
     named = {name for row in rows for name in re.findall(r"`((?:\w+\.)+\w+)`", row.rsplit(" | ", 1)[-1])}
     assert len(named) > 10
     for name in sorted(named):
-        module, *parts = name.split(".")
-        thing = __import__(f"bats.{module}", fromlist=["*"])
+        package, module, *parts = name.split(".")
+        thing = __import__(f"bats.{package}.{module}", fromlist=["*"])
         for part in parts:
             thing = getattr(thing, part)
 

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import bats.model
-from bats.attempts import Learned, _Judge
-from bats.dataset import Dataset
-from bats.dynamics import DynamicsConfig, unroll
-from bats.dynamics_training import STRETCH, TrainingState, finished, split_rows, train, untrained
+import bats.model.fit
+from bats.data.dataset import Dataset
 from bats.errors import DataError
-from bats.metric import ScaledMetric
-from bats.model import Model, fit_dynamics, held_out_error, load_model, named_arrays, save_model
-from bats.planner import PlannerConfig, Plans, Problems
+from bats.metric.scaled import ScaledMetric
+from bats.model.ensemble import DynamicsConfig, unroll
+from bats.model.fit import Model, fit_dynamics, held_out_error, load_model, named_arrays, save_model
+from bats.model.training import STRETCH, TrainingState, finished, split_rows, train, untrained
+from bats.planning.planner import PlannerConfig, Plans, Problems
+from bats.stitching.acceptance import Learned, _Judge
 
 SMALL = DynamicsConfig(
     members=3, elites=2, hidden=(32, 32), reward_hidden=(32,), updates=600, evaluate_every=200, held_out_rows=1000

@@ -6,12 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.evaluate import evaluate, interval, judged_starts, replay
-from bats.mdp import from_dataset
-from bats.rollouts import undiscounted_return, walk
-from bats.solve import policy_iteration
+from bats.evaluation.episodes import evaluate, interval, judged_starts, replay
+from bats.graph.mdp import from_dataset
+from bats.graph.rollouts import undiscounted_return, walk
+from bats.graph.solve import policy_iteration
 from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
 from bats.tasks.maze2d.physics import MazePhysics

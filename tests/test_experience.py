@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bats.experience import NEVER, Experience, Tried
-from bats.records import Attempts, Outcome
+from bats.stitching.history import NEVER, Experience, Tried
+from bats.stitching.records import Attempts, Outcome
 
 PLANS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.sampled_from(Outcome), st.booleans()), max_size=20)
 """pairs, numbers of actions, what became of the plan, and whether fewer actions were tried before it"""

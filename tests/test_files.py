@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bats.errors import OutputError
-from bats.files import atomic_path
+from bats.storage.atomic import atomic_path
 
 
 def test_a_file_appears_whole_when_the_block_ends(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
+from bats.data.formats.load import ColumnMap, load_dataset, write_hdf5, write_minari
 from bats.errors import BatsError, DataError, OutputError
-from bats.formats import ColumnMap, load_dataset, write_hdf5, write_minari
 from tests.logs import as_columns, assert_same, folder_bytes, small_log, write_arrays, write_csv, write_parquet
 
 FRESH = itertools.count()
@@ -180,7 +180,7 @@ def test_big_endian_halves_and_odd_true_bytes_are_understood(tmp_path: Path) -> 
 
 
 def test_large_files_are_read_in_parts_that_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bats.formats import csv_table, hdf5_access, npz, parquet
+    from bats.data.formats.load import csv_table, hdf5_access, npz, parquet
 
     monkeypatch.setattr(hdf5_access, "BLOCK_BYTES", 64)
     monkeypatch.setattr(npz, "BLOCK_BYTES", 50)

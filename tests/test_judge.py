@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bats.errors import BatsError, OutputError, SettingError
-from bats.evaluate import evaluate, interval
-from bats.judge import Earned, judge, nearest_starts
-from bats.mdp import from_dataset
-from bats.metric import ScaledMetric
-from bats.policy import Policy
+from bats.evaluation.comparison import Earned, judge, nearest_starts
+from bats.evaluation.episodes import evaluate, interval
+from bats.graph.mdp import from_dataset
+from bats.metric.scaled import ScaledMetric
+from bats.policy.policy import Policy
 from bats.tasks import TASKS, collect, task_of_log
 from bats.tasks.maze2d import find_maze, stratified_starts
 

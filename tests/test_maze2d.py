@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
+from bats.data.formats.load import load_dataset
 from bats.errors import BatsError, OutputError
-from bats.formats import load_dataset
 from bats.tasks import TASK_NAMES, collect, collect_published, normalised_score
 from bats.tasks.maze2d import (
     MAZES,

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.evaluate import STARTS_PER_CELL
-from bats.kernels import NO_EDGE
-from bats.mdp import Stitches, TabularMDP, add_stitches, from_dataset
-from bats.metric import ScaledMetric
-from bats.rollouts import Walks, stitched_share, undiscounted_return, walk, weighted_return
-from bats.solve import first_edges, policy_iteration
+from bats.evaluation.episodes import STARTS_PER_CELL
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import Stitches, TabularMDP, add_stitches, from_dataset
+from bats.graph.rollouts import Walks, stitched_share, undiscounted_return, walk, weighted_return
+from bats.graph.solve import first_edges, policy_iteration
+from bats.metric.scaled import ScaledMetric
 from bats.tasks import collect
 from bats.tasks.maze2d import Maze2dEnv, find_maze, label_starts, stratified_starts
 from benchmarks.maze_judge import (

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError, SettingError
-from bats.mdp import LOGGED, NO_STITCH, Stitches, TabularMDP, add_stitches, amiss_in_mdp, from_dataset
-from bats.mdp_files import load_mdp, save_mdp, save_round
-from bats.solve import carry_policy, policy_iteration
+from bats.graph.files import load_mdp, save_mdp, save_round
+from bats.graph.mdp import LOGGED, NO_STITCH, Stitches, TabularMDP, add_stitches, amiss_in_mdp, from_dataset
+from bats.graph.solve import carry_policy, policy_iteration
 from tests.mdps import mdp_from_edges, random_mdps
 
 ARRAYS = (

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bats.cli import main
-from bats.dataset import Dataset
+from bats.cli.main import main
+from bats.data.dataset import Dataset
 from bats.errors import OutputError, SettingError
-from bats.kernels import NO_EDGE
-from bats.mdp import LOGGED, from_dataset
-from bats.rollouts import Walks
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import LOGGED, from_dataset
+from bats.graph.rollouts import Walks
 from bats.studies import car_picture, mountain_car
 from bats.studies.car_findings import Findings
 from bats.studies.car_picture import BLUE, ORANGE, drawn, write_picture

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from bats.dataset import Dataset
-from bats.mdp import TabularMDP, from_dataset
-from bats.solve import policy_iteration
+from bats.data.dataset import Dataset
+from bats.graph.mdp import TabularMDP, from_dataset
+from bats.graph.solve import policy_iteration
 from bats.tasks.maze2d import find_maze
 from benchmarks.picture import BLUE, ORANGE, SIDE, drawn, farthest_walk
 

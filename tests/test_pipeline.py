@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bats import pipeline
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError, SettingError
-from bats.pipeline import Result, fit, load_result
+from bats.runs import pipeline
+from bats.runs.pipeline import Result, fit, load_result
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, walks
 

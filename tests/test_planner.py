@@ -12,10 +12,10 @@ import pytest
 from jaxtyping import Array, Float
 from scipy.optimize import lsq_linear
 
-from bats.cross_entropy import CrossEntropyConfig
-from bats.dynamics import Dynamics, DynamicsConfig, blank_scale, new_networks, states_along
-from bats.gauss_newton import boxed_step, step_jacobians
-from bats.planner import PlannerConfig, Plans, Problems, plan
+from bats.model.ensemble import Dynamics, DynamicsConfig, blank_scale, new_networks, states_along
+from bats.planning.cross_entropy import CrossEntropyConfig
+from bats.planning.gauss_newton import boxed_step, step_jacobians
+from bats.planning.planner import PlannerConfig, Plans, Problems, plan
 
 BOX = (np.array([-1.0]), np.array([1.0]))
 
@@ -262,7 +262,7 @@ def test_what_stalled_is_sampled_and_what_the_box_does_not_reach_is_not(
     def stays(*arguments: Array, **_: object) -> tuple[Array, Array]:
         return arguments[4], jnp.full(len(arguments[2]), promised)
 
-    monkeypatch.setattr("bats.planner.gauss_newton", stays)
+    monkeypatch.setattr("bats.planning.planner.gauss_newton", stays)
     target = np.array([[0.004, 0.06], [-0.006, 0.1]])
     task = problems([0.0, 0.0], target, 2)
     found = plan(cart(), same, task, PlannerConfig(), box=BOX, tolerance=0.05, seed=0)

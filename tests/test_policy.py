@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bats.array_files import read_arrays, write_arrays
 from bats.errors import BatsError, DataError, OutputError, SettingError
-from bats.metric import ScaledMetric
-from bats.onnx_export import export_onnx
-from bats.policy import Familiar, Policy
-from bats.policy_files import load_policy, save_policy
+from bats.metric.scaled import ScaledMetric
+from bats.policy.files import load_policy, save_policy
+from bats.policy.onnx import export_onnx
+from bats.policy.policy import Familiar, Policy
+from bats.storage.tensors import read_arrays, write_arrays
 
 
 def some_policy(*, action_count: int | None = None, familiar: Familiar | None = None, scale: float = 1.0) -> Policy:
@@ -154,7 +154,7 @@ def test_a_saved_policy_answers_the_same_where_jax_cannot_be_imported(tmp_path: 
     np.save(tmp_path / "many.npy", many)
     program = (
         "import sys; sys.modules['jax'] = None\n"
-        "import numpy as np; from bats.policy_files import load_policy\n"
+        "import numpy as np; from bats.policy.files import load_policy\n"
         "actions, strange = load_policy('policy.safetensors').predict(np.load('many.npy'), with_strangeness=True)\n"
         "np.savez('answers.npz', actions=actions, strange=strange)"
     )
@@ -207,7 +207,7 @@ def test_an_onnx_file_that_would_answer_otherwise_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr("bats.onnx_export._difference", lambda policy, content: 0.1)
+    monkeypatch.setattr("bats.policy.onnx._difference", lambda policy, content: 0.1)
     with pytest.raises(BatsError, match=r"by 0\.1"):
         export_onnx(some_policy(), tmp_path / "policy.onnx")
     assert not (tmp_path / "policy.onnx").exists()

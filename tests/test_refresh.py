@@ -11,21 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bats import stretches
-from bats.attempts import Learned, action_box
-from bats.bisimulation import BisimulationConfig, BisimulationMetric
-from bats.calibration import LocalError
 from bats.errors import DataError, SettingError
-from bats.mdp import Stitches
-from bats.metric import ScaledMetric
-from bats.pipeline import Result, fit, load_result
-from bats.pricing import penalty_in_rewards
-from bats.records import RoundRecord
-from bats.refresh import RefreshConfig, errors_of_plans, in_steps
-from bats.relabel import prune, stitch_errors
-from bats.resolve import Changes, resolve
-from bats.run_folder import RunFolder
-from bats.solve import policy_iteration
+from bats.graph.mdp import Stitches
+from bats.graph.pricing import penalty_in_rewards
+from bats.graph.relabel import prune, stitch_errors
+from bats.graph.solve import policy_iteration
+from bats.metric.bisimulation import BisimulationConfig, BisimulationMetric
+from bats.metric.scaled import ScaledMetric
+from bats.model.local_error import LocalError
+from bats.runs.folder import RunFolder
+from bats.runs.pipeline import Result, fit, load_result
+from bats.runs.solve_again import Changes, resolve
+from bats.stitching import phases as stretches
+from bats.stitching.acceptance import Learned, action_box
+from bats.stitching.metric_refresh import RefreshConfig, errors_of_plans, in_steps
+from bats.stitching.records import RoundRecord
 from tests.small_runs import SMALL, walks
 from tests.test_kill import checksums
 from tests.test_stitch import Plane
@@ -153,9 +153,9 @@ def test_solving_again_needs_no_networks(result: Result) -> None:
     program = (
         "import sys; sys.modules['jax'] = None\n"
         "from pathlib import Path\n"
-        "from bats.resolve import Changes, resolve\n"
-        "from bats.run_folder import RunFolder\n"
-        "from bats.solve import start_value\n"
+        "from bats.runs.solve_again import Changes, resolve\n"
+        "from bats.runs.folder import RunFolder\n"
+        "from bats.graph.solve import start_value\n"
         f"found = resolve(RunFolder(Path({str(result.folder)!r})), Changes())\n"
         "print(start_value(found.mdp, found.solution.value))"
     )

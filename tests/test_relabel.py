@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from bats.errors import SettingError
-from bats.mdp import Stitches, TabularMDP, add_stitches
-from bats.relabel import charge, discounted, goal_reward, prune, rewarded, stitch_errors, sweep
-from bats.solve import policy_iteration, policy_value, start_value
+from bats.graph.mdp import Stitches, TabularMDP, add_stitches
+from bats.graph.relabel import charge, discounted, goal_reward, prune, rewarded, stitch_errors, sweep
+from bats.graph.solve import policy_iteration, policy_value, start_value
 from tests.mdps import mdp_from_edges, random_mdps
 from tests.test_mdp import stitches
 

@@ -13,15 +13,15 @@ from pathlib import Path, PurePath
 import numpy as np
 import pytest
 
-from bats.cli import main
-from bats.config_files import as_json
+from bats.cli.main import main
 from bats.errors import DataError, OutputError, SettingError
-from bats.pipeline import Result, fit
-from bats.records import LogCard, NoteCard
-from bats.report import compare_reports, write_report
-from bats.report_data import evenly, read_story
-from bats.report_maps import MOST_AS_THEY_ARE, plane_of
-from bats.report_page import plain_numbers, plot_text
+from bats.report.contents import evenly, read_story
+from bats.report.html import plain_numbers, plot_text
+from bats.report.maps import MOST_AS_THEY_ARE, plane_of
+from bats.report.page import compare_reports, write_report
+from bats.runs.pipeline import Result, fit
+from bats.stitching.records import LogCard, NoteCard
+from bats.storage.json_records import as_json
 from tests.browser import BINARY, Browser, open_browser
 from tests.logs import folder_bytes
 from tests.report_pages import HOSTILE, LINK, SCRIPT, Parsed, data_of, facts_of, plots_of

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from bats.errors import DataError
-from bats.pipeline import Result, fit
-from bats.report import compare_reports, write_report
-from bats.report_data import Earned, finite
-from bats.report_policy import candidates, judged
-from bats.run_folder import RunFolder
+from bats.report.contents import Earned, finite
+from bats.report.page import compare_reports, write_report
+from bats.report.policy import candidates, judged
+from bats.runs.folder import RunFolder
+from bats.runs.pipeline import Result, fit
 from tests.report_pages import HOSTILE, LINK, SCRIPT, Parsed, facts_of, plots_of
 from tests.small_runs import SMALL, walks
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bats.certified import Certified, Worth, load_certified, save_certified
-from bats.pipeline import Result, fit
-from bats.report import compare_reports, write_report
-from bats.report_verdict import by_start, worth
+from bats.bounds.certificate import Certified, Worth, load_certified, save_certified
+from bats.report.page import compare_reports, write_report
+from bats.report.verdict import by_start, worth
+from bats.runs.pipeline import Result, fit
 from tests.report_pages import HOSTILE, SCRIPT, Parsed, facts_of, plots_of
 from tests.small_runs import SMALL, walks
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bats.errors import DataError
-from bats.mdp import Stitches, TabularMDP
-from bats.pricing import penalty_in_rewards
-from bats.resolve import Changes, resolve
-from bats.run_folder import Finished, Identity, RunFolder
-from bats.solve import start_value
+from bats.graph.mdp import Stitches, TabularMDP
+from bats.graph.pricing import penalty_in_rewards
+from bats.graph.solve import start_value
+from bats.runs.folder import Finished, Identity, RunFolder
+from bats.runs.solve_again import Changes, resolve
 from tests.mdps import mdp_from_edges
 
 CHAIN = mdp_from_edges(3, [(0, 1, 0.0), (1, 2, 0.0), (2, 2, 1.0)])

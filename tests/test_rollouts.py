@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.errors import SettingError
-from bats.kernels import NO_EDGE
-from bats.mdp import Stitches, TabularMDP, add_stitches
-from bats.rollouts import on_the_way, stitched_share, undiscounted_return, walk, weighted_return
-from bats.solve import first_edges, policy_iteration, policy_value
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import Stitches, TabularMDP, add_stitches
+from bats.graph.rollouts import on_the_way, stitched_share, undiscounted_return, walk, weighted_return
+from bats.graph.solve import first_edges, policy_iteration, policy_value
 from tests.mdps import mdp_from_edges, random_mdps
 
 CHAIN = [(0, 1, 1.0), (1, 2, 2.0), (2, 3, 4.0), (4, 4, 0.5)]

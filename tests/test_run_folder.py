@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from bats.dataset import Dataset
+from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError
-from bats.run_folder import Finished, Identity, RunFolder, Timing, fingerprint
+from bats.runs.folder import Finished, Identity, RunFolder, Timing, fingerprint
 from tests.logs import folder_bytes, small_log
 from tests.test_resolve import CHAIN, shortcuts
 from tests.users import ordinary_user

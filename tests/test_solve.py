@@ -10,9 +10,9 @@ from quantecon.markov import DiscreteDP
 from scipy.sparse import csr_matrix
 
 from bats.errors import NotConvergedError, SettingError
-from bats.kernels import NO_EDGE
-from bats.mdp import TabularMDP
-from bats.solve import (
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import TabularMDP
+from bats.graph.solve import (
     boltzmann_policy,
     boundary_values,
     edge_values,

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from bats.attempts import Learned, attempt
-from bats.calibration import LocalError
-from bats.candidates import CandidateConfig, Candidates
-from bats.dataset import Dataset
-from bats.dynamics import states_along
+from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.experience import Experience
-from bats.mdp import LOGGED, Stitches, TabularMDP, add_stitches, from_dataset
-from bats.metric import ScaledMetric
-from bats.neighbours import NeighbourConfig
-from bats.planner import PlannerConfig
-from bats.records import Outcome
-from bats.rollouts import on_the_way, walk
-from bats.solve import policy_iteration, start_value
-from bats.stitch import Round, StitchConfig, sample_sources, stitch
+from bats.graph.mdp import LOGGED, Stitches, TabularMDP, add_stitches, from_dataset
+from bats.graph.rollouts import on_the_way, walk
+from bats.graph.solve import policy_iteration, start_value
+from bats.metric.neighbours import NeighbourConfig
+from bats.metric.scaled import ScaledMetric
+from bats.model.ensemble import states_along
+from bats.model.local_error import LocalError
+from bats.planning.planner import PlannerConfig
+from bats.stitching.acceptance import Learned, attempt
+from bats.stitching.candidates import CandidateConfig, Candidates
+from bats.stitching.history import Experience
+from bats.stitching.loop import Round, StitchConfig, sample_sources, stitch
+from bats.stitching.records import Outcome
 from tests.small_runs import walks
 
 REACH = 0.06

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bats.dataset import Dataset
-from bats.solve import logged_value
-from bats.validate import validate
+from bats.data.checks import validate
+from bats.data.dataset import Dataset
+from bats.graph.solve import logged_value
 
 
 def log(rows: list[tuple[float, float, float, float]], **fields: object) -> Dataset:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bats.bounds import Bounds, Doubts, sandwich
+from bats.bounds.sandwich import Bounds, Doubts, sandwich
+from bats.bounds.verdict import verdict
 from bats.errors import SettingError
-from bats.mdp import Stitches, add_stitches
-from bats.solve import policy_iteration, start_value
-from bats.verdict import verdict
+from bats.graph.mdp import Stitches, add_stitches
+from bats.graph.solve import policy_iteration, start_value
 from tests.mdps import mdp_from_edges
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bats.files import atomic_path
+from bats.storage.atomic import atomic_path
 from bats.studies.car_tracks import Track
 from bats.studies.car_values import ValueErrors
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bats.episodes import counted
-from bats.report_page import Figure, Page, Section, Table, Tile, plain_numbers, write_page
-from bats.report_plots import titled
+from bats.data.episodes import counted
+from bats.report.html import Figure, Page, Section, Table, Tile, plain_numbers, write_page
+from bats.report.rounds import titled
 from bats.studies.car_findings import Findings, LowerBound, VariantFindings
 from bats.studies.car_picture import BLUE, GOLD, GREEN, LOG, ORANGE, PINK, SERIES
 

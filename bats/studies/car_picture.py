@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from bats.files import atomic_path
+from bats.storage.atomic import atomic_path
 from bats.studies.car_findings import Findings, LowerBound, VariantFindings
 from bats.studies.car_tracks import Track
 from bats.studies.svg_charts import (

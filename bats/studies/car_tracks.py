@@ -21,16 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bats.dataset import Dataset
-from bats.dynamics import Dynamics
-from bats.kernels import NO_EDGE
-from bats.mdp import LOGGED, TabularMDP, merge_states
-from bats.metric import Metric
-from bats.pipeline import Result
-from bats.rollouts import Walks, walk
+from bats.arrays import Reporter, silent
+from bats.data.dataset import Dataset
+from bats.graph.kernels import NO_EDGE
+from bats.graph.mdp import LOGGED, TabularMDP, merge_states
+from bats.graph.rollouts import Walks, walk
+from bats.metric.scaled import Metric
+from bats.model.ensemble import Dynamics
+from bats.runs.pipeline import Result
 from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
 from bats.tasks.recording import Episode
-from bats.types import Reporter, silent
 
 AFTERWARDS = 10
 """most steps for which a walk's last action is kept up"""

@@ -22,22 +22,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.attempts import Learned
-from bats.bounds import Bounds
-from bats.certificate import CertificateConfig, bound_graph
-from bats.certifying import gather_evidence, nothing_known
-from bats.dataset import Dataset
+from bats.arrays import Reporter, silent
+from bats.bounds.certify import gather_evidence, nothing_known
+from bats.bounds.error_estimates import Factors
+from bats.bounds.graph_policy import CertificateConfig, bound_graph
+from bats.bounds.sandwich import Bounds
+from bats.data.dataset import Dataset
 from bats.errors import DataError
-from bats.evaluate import evaluate
-from bats.evidence import Factors
-from bats.mdp import LOGGED
-from bats.pipeline import Result
-from bats.rollouts import on_the_way, walk
-from bats.solve import policy_value
+from bats.evaluation.episodes import evaluate
+from bats.graph.mdp import LOGGED
+from bats.graph.rollouts import on_the_way, walk
+from bats.graph.solve import policy_value
+from bats.runs.pipeline import Result
+from bats.stitching.acceptance import Learned
 from bats.studies.car_tracks import replayed
 from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
 from bats.tasks.recording import Episode
-from bats.types import Reporter, silent
 
 AT_ONCE = 64
 """cars that are driven together"""

@@ -16,24 +16,24 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.cloning import CloningConfig, clone
+from bats.arrays import Reporter, silent
 from bats.config import Config, preset
-from bats.dataset import Dataset
-from bats.demonstrations import logged_rows
+from bats.data.dataset import Dataset
 from bats.errors import OutputError, SettingError
-from bats.evaluate import Actor, evaluate
-from bats.files import atomic_path
-from bats.model import Model
-from bats.pipeline import Result, fit
-from bats.policy import Policy
-from bats.policy_files import load_policy, save_policy
-from bats.run_folder import fingerprint
-from bats.solve import policy_value, start_value
+from bats.evaluation.episodes import Actor, evaluate
+from bats.graph.solve import policy_value, start_value
+from bats.model.fit import Model
+from bats.policy.cloning import CloningConfig, clone
+from bats.policy.demonstrations import logged_rows
+from bats.policy.files import load_policy, save_policy
+from bats.policy.policy import Policy
+from bats.runs.folder import fingerprint
+from bats.runs.pipeline import Result, fit
+from bats.storage.atomic import atomic_path
 from bats.studies.car_findings import Distances, Findings, LowerBound, VariantFindings
 from bats.studies.car_tracks import Track, distances, follow, hopeless_rows, logged_path, states_of_rows
 from bats.studies.car_values import ValueErrors, lower_bound, states_on_walks, value_errors
 from bats.tasks.mountain_car import ENVIRONMENT, collect_mountain_car, expert_action
-from bats.types import Reporter, silent
 
 STUDY = "study.json"
 """marks a folder as a study's"""

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bats.dataset import Dataset
+from bats.arrays import Reporter, silent
+from bats.data.dataset import Dataset
 from bats.errors import BatsError
 from bats.tasks import hopper, mountain_car, worlds
 from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze
 from bats.tasks.maze2d.starts import label_starts
-from bats.types import Reporter, silent
 
 Collector = Callable[[int | None, int, Reporter], Dataset]
 

@@ -13,12 +13,12 @@ import gymnasium
 import numpy as np
 from jaxtyping import Float32
 
-from bats.dataset import Dataset
+from bats.arrays import Reporter, silent
+from bats.data.dataset import Dataset
 from bats.errors import BatsError
 from bats.tasks.recording import as_dataset, check_rows, play
 from bats.tasks.seeds import draw_seed, generator
 from bats.tasks.simulator import import_mujoco
-from bats.types import Reporter, silent
 
 TASK = "hopper"
 ENVIRONMENT = "Hopper-v5"

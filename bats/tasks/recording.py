@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from jaxtyping import Float
 
-from bats.dataset import Dataset
+from bats.arrays import Actions, RowNumbers
+from bats.data.dataset import Dataset
 from bats.errors import BatsError
-from bats.types import Actions, RowNumbers
 
 Law = Callable[[np.ndarray], Any]
 """chooses an action for an observation"""

@@ -22,11 +22,11 @@ import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from bats.dataset import Dataset
+from bats.arrays import Reporter, silent
+from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
 from bats.tasks.recording import as_dataset, check_rows, play
 from bats.tasks.seeds import draw_seed, generator
-from bats.types import Reporter, silent
 
 Positions = Int[np.ndarray, "N K"]
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
-from bats.dataset import Dataset
+from bats.arrays import Reporter, silent
+from bats.data.dataset import Dataset
 from bats.tasks.maze2d.maps import START_SPREAD, Maze, start_state
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.maze2d.waypoints import WaypointController
 from bats.tasks.recording import check_rows
 from bats.tasks.seeds import generator
-from bats.types import Reporter, silent
 
 ACTION_NOISE = 0.5
 BLOCK = 10_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bats.formats.hdf5 import write_fields
+from bats.data.formats.hdf5 import write_fields
 
 
 def write_published(arrays: dict[str, np.ndarray], path: Path | str, *, overwrite: bool = False) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bats.dataset import Dataset
-from bats.episodes import Note
+from bats.data.dataset import Dataset
+from bats.data.episodes import Note
 from bats.errors import BatsError
 from bats.tasks.maze2d.maps import Cell, Maze, find_maze
 
