@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
-from bats.arrays import Policy
+from bats.arrays import TabularPolicy
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
@@ -120,7 +120,14 @@ class Judgement:
 
 
 def judge(
-    mdp: TabularMDP, policy: Policy, maze: Maze, metric: ScaledMetric, *, tolerance: float, per_cell: int, seed: int
+    mdp: TabularMDP,
+    policy: TabularPolicy,
+    maze: Maze,
+    metric: ScaledMetric,
+    *,
+    tolerance: float,
+    per_cell: int,
+    seed: int,
 ) -> Judgement:
     """Everything at once; landing and the share of stitches are those of the walks from all start states."""
     walks = walk(mdp, policy, mdp.starts, maze.episode_steps)
@@ -132,12 +139,14 @@ def judge(
     )
 
 
-def promise(mdp: TabularMDP, policy: Policy, maze: Maze) -> float:
+def promise(mdp: TabularMDP, policy: TabularPolicy, maze: Maze) -> float:
     """Mean return of an episode in the graph, from the weighted starts."""
     return weighted_return(mdp, policy, maze.episode_steps)
 
 
-def replay(mdp: TabularMDP, policy: Policy, maze: Maze, metric: ScaledMetric, *, per_cell: int, seed: int) -> Replay:
+def replay(
+    mdp: TabularMDP, policy: TabularPolicy, maze: Maze, metric: ScaledMetric, *, per_cell: int, seed: int
+) -> Replay:
     """Plays the graph's actions open loop from the graph's start states nearest to `per_cell` starts of every cell.
 
     A walk that stops in a dead end of the graph has no further actions, so its replay stops there as well.

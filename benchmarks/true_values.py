@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.arrays import Policy as Choice
+from bats.arrays import TabularPolicy
 from bats.bounds.certificate import Certified
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
@@ -44,7 +44,7 @@ def simulator(task: str) -> Simulator:
 
 
 def followed_values(
-    mdp: TabularMDP, policy: Choice, starts: Int[np.ndarray, "n"], simulate: Simulator
+    mdp: TabularMDP, policy: TabularPolicy, starts: Int[np.ndarray, "n"], simulate: Simulator
 ) -> Float[np.ndarray, "n"]:
     """What the graph's actions earn from its states."""
     edges = walk(mdp, policy, starts, STEPS).edge

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bats.arrays import Metric
 from bats.errors import DataError, OutputError, SettingError
 from bats.graph.mdp import TabularMDP
 from bats.graph.solve import first_edges, policy_value
@@ -20,7 +21,6 @@ from bats.metric.bisimulation_exact import bisimulation_distances
 from bats.metric.bisimulation_files import load_metric, save_metric
 from bats.metric.calibration import calibrated, held_out_pairs, pair_distances, pair_gaps
 from bats.metric.policy_steps import Split, Transitions
-from bats.metric.scaled import Metric
 from tests.mdps import mdp_from_edges
 
 SMALL = BisimulationConfig(
@@ -154,7 +154,7 @@ def _odd(parts: dict[str, np.ndarray]) -> np.ndarray:
 
 def test_the_same_seed_gives_the_same_metric_and_another_another(of_chain: BisimulationMetric) -> None:
     told: list[tuple[int, int]] = []
-    again = learned(chain(), report=lambda stage, done, total: told.append((done, total)))
+    again = learned(chain(), progress=lambda stage, done, total: told.append((done, total)))
     assert told == [(500, 1000), (1000, 1000)]
     assert np.array_equal(again.embed(chain().states), of_chain.embed(chain().states))
     other = learn_bisimulation(steps(chain()), SMALL, gamma=0.9, seed=1)

@@ -163,7 +163,7 @@ def test_settings_that_make_no_sense_are_told(grid: Path, capsys: pytest.Capture
 def test_an_interrupt_in_a_kernel_is_raised_and_does_not_bring_the_process_down() -> None:
     program = """
 import os, signal, threading, numpy as np
-from bats.graph.kernels import number_rows
+from bats.data.distinct import number_rows
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 words = np.random.default_rng(0).integers(0, 2**31, size=(4_000_000, 4)).astype(np.int32)
 number_rows(words[:10])

@@ -270,7 +270,7 @@ def test_progress_is_told_and_settings_are_checked() -> None:
     told = []
     states = some_states(200)
     config = replace(QUICK, updates=100, evaluate_every=40)
-    clone(expert_rows(np.zeros((200, 1)), states), config, seed=0, report=lambda *heard: told.append(heard[1:]))
+    clone(expert_rows(np.zeros((200, 1)), states), config, seed=0, progress=lambda *heard: told.append(heard[1:]))
     assert told == [(40, 100), (80, 100), (100, 100)]
     with pytest.raises(SettingError, match="updates"):
         CloningConfig(updates=0)

@@ -145,13 +145,13 @@ def test_training_goes_on_from_where_it_stood(tmp_path: Path, monkeypatch: pytes
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit_dynamics(log, SMALL, seed=1, checkpoint=checkpoint, report=stop_half_way)
+        fit_dynamics(log, SMALL, seed=1, checkpoint=checkpoint, progress=stop_half_way)
     assert checkpoint.exists()
     with pytest.raises(DataError, match="training with seed 2"):
         fit_dynamics(log, SMALL, seed=2, checkpoint=checkpoint)
     seen: list[int] = []
     resumed = fit_dynamics(
-        log, SMALL, seed=1, checkpoint=checkpoint, report=lambda stage, done, total: seen.append(done)
+        log, SMALL, seed=1, checkpoint=checkpoint, progress=lambda stage, done, total: seen.append(done)
     )
     assert seen == [400, 600]
     first, second = named_arrays(undisturbed.dynamics), named_arrays(resumed.dynamics)

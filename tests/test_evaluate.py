@@ -157,7 +157,7 @@ def test_a_discrete_observation_is_a_row_of_one_number() -> None:
 def test_progress_counts_steps_over_all_turns() -> None:
     told: list[tuple[str, int, int]] = []
     worlds = [gymnasium.make(CHAIN_ENVIRONMENT) for _ in range(2)]
-    evaluate(Always(np.array(0)), worlds, episodes=4, report=lambda *each: told.append(each))
+    evaluate(Always(np.array(0)), worlds, episodes=4, progress=lambda *each: told.append(each))
     assert told[0] == ("playing", 0, 2 * EPISODE_STEPS)
     assert told[-1] == ("playing", 2 * EPISODE_STEPS, 2 * EPISODE_STEPS)
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)

@@ -197,7 +197,7 @@ def test_large_files_are_read_in_parts_that_add_up(tmp_path: Path, monkeypatch: 
     sources.append(write_parquet(tmp_path / "log.parquet", as_columns(log)))
     for source in sources:
         told: list[tuple[str, int, int]] = []
-        dataset = load_dataset(source, report=lambda *step, told=told: told.append(step))
+        dataset = load_dataset(source, progress=lambda *step, told=told: told.append(step))
         assert_same(dataset, load_dataset(log))
         assert len(told) > 3
         assert told[-1][0].startswith(f"reading {source.name}")
@@ -457,7 +457,7 @@ class TestMinari:
                 raise OSError(28, "No space left on device")
 
         with pytest.raises(OutputError, match=r"half-v0 could not be written: .*No space left on device"):
-            write_minari(load_dataset(small_log()), "some/half-v0", report=full_disk)
+            write_minari(load_dataset(small_log()), "some/half-v0", progress=full_disk)
         assert folder_bytes(minari_place) == {}
 
 
@@ -472,7 +472,7 @@ def test_a_failure_half_way_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"log.hdf5 exists already"):
         write_hdf5(dataset, tmp_path / "log.hdf5")
     with pytest.raises(OutputError, match=r"log.hdf5 could not be written: No space left on device"):
-        write_hdf5(dataset, tmp_path / "log.hdf5", overwrite=True, report=full_disk)
+        write_hdf5(dataset, tmp_path / "log.hdf5", overwrite=True, progress=full_disk)
     assert folder_bytes(tmp_path) == before
 
 

@@ -529,7 +529,7 @@ def test_collected_logs_say_how_many_starts_every_cell_has(umaze: Maze, umaze_lo
 
 def test_progress_is_reported_in_order() -> None:
     told: list[tuple[str, int, int]] = []
-    collect("maze2d-umaze", 25_000, 0, report=lambda stage, done, total: told.append((stage, done, total)))
+    collect("maze2d-umaze", 25_000, 0, progress=lambda stage, done, total: told.append((stage, done, total)))
     assert told == [("collect", done, 25_000) for done in (0, 10_000, 20_000, 25_000)]
     with pytest.raises(BatsError, match="at least 2 rows"):
         collect("maze2d-umaze", 1, 0)

@@ -13,8 +13,7 @@ from dataclasses import asdict, replace
 import numpy as np
 from jaxtyping import Int
 
-from bats.arrays import Policy as Choice
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, TabularPolicy, no_progress
 from bats.bounds.certificate import CertificateCard, Certified, StartBounds, Trust, Worth
 from bats.bounds.error_estimates import Evidence
 from bats.bounds.graph_policy import CertificateConfig, certify
@@ -51,24 +50,24 @@ def check_rewards(dataset: Dataset, config: CertificateConfig | None) -> None:
 def certified(
     dataset: Dataset,
     mdp: TabularMDP,
-    choice: Choice,
+    choice: TabularPolicy,
     clone: Policy,
     *,
     learned: Learned,
     held_out: HeldOut,
     config: Config,
     seed: int,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Certified:
     """Bounds the graph's policy and its clone, and judges the clone. The graph's own penalties play no part in it."""
     asked = CertificateConfig() if config.certificate is None else config.certificate
     uncharged = replace(mdp, penalty=0.0)
     unknown: tuple[str, ...] = ()
     try:
-        evidence = gather_evidence(uncharged, choice, learned, held_out, config, seed=seed, report=report)
-        report("bounding the policy", 0, 1)
+        evidence = gather_evidence(uncharged, choice, learned, held_out, config, seed=seed, progress=progress)
+        progress("bounding the policy", 0, 1)
         found = certify(uncharged, choice, clone, evidence, asked, seed=seed)
-        report("bounding the policy", 1, 1)
+        progress("bounding the policy", 1, 1)
         graph, cloned = found.graph, found.clone
         factors, clone_factors = (Trust(**asdict(each)) for each in (found.factors, found.clone_factors))
         if not clone_factors.known:
@@ -100,14 +99,14 @@ def certified(
 
 def gather_evidence(
     mdp: TabularMDP,
-    choice: Choice,
+    choice: TabularPolicy,
     learned: Learned,
     held_out: HeldOut,
     config: Config,
     *,
     seed: int,
     first_states: Int[np.ndarray, "n"] | None = None,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Evidence:
     """What bounds rest on, the metric of the policy's value included, on its way from the first states or the starts.
 
@@ -119,13 +118,13 @@ def gather_evidence(
         from_states=mdp.starts if first_states is None else first_states,
         dead_end_value=config.stitch.dead_end_value,
     )
-    metric = learn_bisimulation(steps, config.bisimulation, gamma=mdp.gamma, seed=seed, report=report)
+    metric = learn_bisimulation(steps, config.bisimulation, gamma=mdp.gamma, seed=seed, progress=progress)
     metric = calibrated(metric, steps, steps.values(), share=SHARE, seed=seed)
     planner, tolerance = config.stitch.planner, config.stitch.tolerance
     return Evidence.of(learned, held_out, metric, quantile=planner.quantile, tolerance=tolerance)
 
 
-def nothing_known(mdp: TabularMDP, choice: Choice, config: CertificateConfig) -> tuple[Bounds, Bounds]:
+def nothing_known(mdp: TabularMDP, choice: TabularPolicy, config: CertificateConfig) -> tuple[Bounds, Bounds]:
     """Bounds that trust no stitch, and none for the clone but what rewards allow."""
     length = np.bincount(mdp.stitch[mdp.stitch != NO_STITCH], minlength=mdp.stitch_count)
     any_reward = np.full((mdp.stitch_count, int(length.max(initial=1)), 2), [-np.inf, np.inf])

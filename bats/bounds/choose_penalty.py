@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from bats.arrays import Policy, Reporter, silent
+from bats.arrays import Progress, TabularPolicy, no_progress
 from bats.bounds.certify import gather_evidence
 from bats.bounds.error_estimates import Factors
 from bats.bounds.graph_policy import CertificateConfig, bound_graph, graph_factors, stitch_claims, used_stitches
@@ -45,7 +45,7 @@ def judged_options(
     config: Config,
     *,
     seed: int,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> tuple[Option, ...]:
     """All options with the lower bounds of their policies at the starts, the best first.
 
@@ -57,7 +57,7 @@ def judged_options(
     solved = partial(_solved, stitched, step_price, dead_end_value=config.stitch.dead_end_value)
     first, policy = solved(*wanted[0])
     try:
-        evidence = gather_evidence(first, policy, learned, held_out, config, seed=seed, report=report)
+        evidence = gather_evidence(first, policy, learned, held_out, config, seed=seed, progress=progress)
     except DataError:
         return (Option(*wanted[0], _stitches(first), -math.inf),)
     needed = []
@@ -75,13 +75,13 @@ def judged_options(
         mdp, policy = solved(*each)
         bounds, _ = bound_graph(mdp, policy, evidence, asked, seed=seed, factors=factors)
         found.append(Option(*each, _stitches(mdp), bounds.start_lower))
-        report("choosing a penalty and a tolerance", len(found), len(wanted))
+        progress("choosing a penalty and a tolerance", len(found), len(wanted))
     return tuple(sorted(found, key=lambda option: -option.lower))  # of equals the first stays first
 
 
 def _solved(
     stitched: TabularMDP, step_price: float, penalty: float, tolerance: float | None, *, dead_end_value: float
-) -> tuple[TabularMDP, Policy]:
+) -> tuple[TabularMDP, TabularPolicy]:
     """The graph without penalties, and the policy that is best with them."""
     mdp = finished_graph(stitched, penalty=penalty * step_price, tolerance=tolerance)
     return replace(mdp, penalty=0.0), policy_iteration(mdp, dead_end_value=dead_end_value).policy

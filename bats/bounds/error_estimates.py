@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.metric.scaled import Metric
+from bats.arrays import Metric
 from bats.model.fit import HeldOut
 from bats.model.local_error import LocalError
 from bats.planning.planner import error_of

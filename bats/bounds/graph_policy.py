@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from bats.arrays import Policy as Choice
+from bats.arrays import TabularPolicy
 from bats.bounds.cloned_policy import Links, follow_on, joined
 from bats.bounds.error_calibration import Stakes, measure_reliability
 from bats.bounds.error_estimates import Claims, Evidence, Factors
@@ -79,7 +79,7 @@ class Certificate:
 
 def certify(
     mdp: TabularMDP,
-    policy: Choice,
+    policy: TabularPolicy,
     clone: Policy,
     evidence: Evidence,
     config: CertificateConfig,
@@ -119,7 +119,7 @@ def certify(
 
 def bound_graph(
     mdp: TabularMDP,
-    policy: Choice,
+    policy: TabularPolicy,
     evidence: Evidence,
     config: CertificateConfig,
     *,
@@ -141,7 +141,7 @@ def bound_graph(
 
 def graph_factors(
     mdp: TabularMDP,
-    policy: Choice,
+    policy: TabularPolicy,
     used: Int[np.ndarray, "U"],
     claims: Claims,
     evidence: Evidence,
@@ -202,7 +202,7 @@ def find_doubts(mdp: TabularMDP, used: Int[np.ndarray, "U"], claims: Claims, fac
     return Doubts(landing=landing, rewards=paid)
 
 
-def used_stitches(mdp: TabularMDP, policy: Choice, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "U"]:
+def used_stitches(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "U"]:
     """The stitches that the policy takes on its way from some states, in order."""
     edge = policy[on_the_way(mdp, policy, first_states)]
     stitch = mdp.stitch[edge[edge != NO_EDGE]]
@@ -228,7 +228,7 @@ def _edges(mdp: TabularMDP, used: Int[np.ndarray, "U"], length: Int[np.ndarray, 
     return edge[first[:, None] + step]
 
 
-def _anchors(mdp: TabularMDP, policy: Choice, most: int, rng: np.random.Generator) -> Int[np.ndarray, "n"]:
+def _anchors(mdp: TabularMDP, policy: TabularPolicy, most: int, rng: np.random.Generator) -> Int[np.ndarray, "n"]:
     """The starts, and as many other states on the policy's way as there may be."""
     others = np.setdiff1d(on_the_way(mdp, policy, mdp.starts), mdp.starts)
     room = max(most - len(mdp.starts), 0)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.arrays import EdgeValues, Policy, StateValues
+from bats.arrays import EdgeValues, StateValues, TabularPolicy
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, NO_STITCH, Stitches, TabularMDP
@@ -62,7 +62,7 @@ class Doubts:
 class Bounds:
     """A policy, and what it is worth at least and at most."""
 
-    policy: Policy
+    policy: TabularPolicy
     lower: StateValues
     upper: StateValues
     without_stitches: StateValues
@@ -122,7 +122,7 @@ class Improvement:
         return self.start_gain > self.rounding
 
 
-def sandwich(mdp: TabularMDP, doubts: Doubts, *, policy: Policy | None = None) -> Bounds:
+def sandwich(mdp: TabularMDP, doubts: Doubts, *, policy: TabularPolicy | None = None) -> Bounds:
     """The best policy of M- with its value in M- and in M+, both exact [Theorem].
 
     With a `policy` given, that one is bounded instead. The doubts must hold for the policy that is bounded: a
@@ -203,7 +203,7 @@ class _Capped:
     charged: Bool[np.ndarray, "E"]
     in_any_case: StateValues
 
-    def best_policy(self) -> Policy:
+    def best_policy(self) -> TabularPolicy:
         """The edges to take; where it is best to know nothing, the best of those that there are."""
         solution, edge = self._solved(np.ones(self.mdp.edge_count, dtype=bool))
         chosen = edge[solution.policy]

@@ -51,8 +51,8 @@ def run_benchmark(command: Benchmark, out: Console, told: Console) -> None:
 
     folder = command.out or Path("runs") / command.study
     config = replace(mountain_car.DEFAULT, seeds=command.seeds, episodes=command.episodes)
-    with shown_progress(told, quiet=command.quiet) as report:
-        found = mountain_car.run_study(folder, config, report=report)
+    with shown_progress(told, quiet=command.quiet) as progress:
+        found = mountain_car.run_study(folder, config, progress=progress)
     files = [folder / name for name in ("figures.json", "mountain-car.svg", "mountain-car.html")]
     found.save(files[0])
     write_picture(found, files[1])

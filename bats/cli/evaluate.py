@@ -55,7 +55,7 @@ def run_evaluate(command: Evaluate, out: Console, told: Console) -> None:
     policy = opened_policy(command.policy)
     _check_outputs(command, run)
     environment = _where(command, policy, told)
-    with shown_progress(told, quiet=command.quiet) as report:
+    with shown_progress(told, quiet=command.quiet) as progress:
         found = judge(
             policy,
             environment,
@@ -63,7 +63,7 @@ def run_evaluate(command: Evaluate, out: Console, told: Console) -> None:
             episodes=command.episodes,
             seed=command.seed,
             record=command.record is not None,
-            report=report,
+            progress=progress,
         )
     if command.record is not None:
         log = as_dataset(found.played, name=found.environment, action_count=policy.action_count)

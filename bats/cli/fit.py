@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bats.arrays import Reporter
+from bats.arrays import Progress
 from bats.bounds.certificate import Certified
 from bats.cli.output import print_facts, print_line, print_problems
 from bats.cli.progress import shown_progress
@@ -23,7 +23,7 @@ from bats.stitching.records import WALKED, Option, RoundRecord
 
 
 def fit_log(
-    read: Callable[[Reporter], Dataset],
+    read: Callable[[Progress], Dataset],
     config: Config,
     folder: Path,
     *,
@@ -40,10 +40,10 @@ def fit_log(
         if not quiet:
             print_line(round_line(record), told)
 
-    with shown_progress(told, quiet=quiet) as report:
-        dataset = read(report)
+    with shown_progress(told, quiet=quiet) as progress:
+        dataset = read(progress)
         done_before = 0 if finished else run.rounds_done
-        result = fit(dataset, config, seed=seed, folder=folder, report=report, on_record=on_record)
+        result = fit(dataset, config, seed=seed, folder=folder, progress=progress, on_record=on_record)
     if done_before and not quiet:
         print_line(f"{folder}: went on after round {done_before}", told)
     if finished:

@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from bats.arrays import Reporter
+from bats.arrays import Progress
 from bats.cli.benchmark import Benchmark, run_benchmark
 from bats.cli.evaluate import Evaluate, run_evaluate
 from bats.cli.export import Export, run_export
@@ -54,10 +54,10 @@ class Reading:
     quiet: Switch = False
     """no progress display"""
 
-    def load(self, file: str, report: Reporter) -> Dataset:
+    def load(self, file: str, progress: Progress) -> Dataset:
         columns = None if self.columns is None else ColumnMap.parse(self.columns)
         discrete = None if self.actions == "auto" else self.actions == "discrete"
-        return load_dataset(file, columns=columns, discrete=discrete, timeout_rule=self.timeouts, report=report)
+        return load_dataset(file, columns=columns, discrete=discrete, timeout_rule=self.timeouts, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def _parsed_fit(arguments: list[str]) -> Fit[Config]:
 def _run(command: Parsed, out: Console, told: Console) -> int:
     match command:
         case Validate():
-            with shown_progress(told, quiet=command.reading.quiet) as report:
-                dataset = command.reading.load(command.file, report)
+            with shown_progress(told, quiet=command.reading.quiet) as progress:
+                dataset = command.reading.load(command.file, progress)
                 found = validate(dataset)
             print_validation(dataset, found, out)
             return 1 if command.strict and found.problems else 0
@@ -228,8 +228,8 @@ def _run(command: Parsed, out: Console, told: Console) -> int:
             _collect(wanted, out, told)
         case Data(Convert() as wanted):
             _check_target(wanted.out)
-            with shown_progress(told, quiet=wanted.reading.quiet) as report:
-                dataset = wanted.reading.load(wanted.file, report)
+            with shown_progress(told, quiet=wanted.reading.quiet) as progress:
+                dataset = wanted.reading.load(wanted.file, progress)
                 _write(dataset, wanted.out)
             print_written(dataset, wanted.out, out)
     return 0
@@ -240,12 +240,12 @@ def _collect(wanted: Collect, out: Console, told: Console) -> None:
     if wanted.published and target.startswith("minari:"):
         raise OutputError(f"{target}: the published layout is one of HDF5 files; leave out --published.")
     _check_target(target)
-    with shown_progress(told, quiet=wanted.quiet) as report:
+    with shown_progress(told, quiet=wanted.quiet) as progress:
         if wanted.published:
-            arrays = collect_published(wanted.task, wanted.rows, wanted.seed, report=report)
+            arrays = collect_published(wanted.task, wanted.rows, wanted.seed, progress=progress)
             write_published(arrays, Path(target))
         else:
-            dataset = collect(wanted.task, wanted.rows, wanted.seed, report=report)
+            dataset = collect(wanted.task, wanted.rows, wanted.seed, progress=progress)
             _write(dataset, target)
     if wanted.published:
         print_line(f"wrote {len(arrays['rewards']):,} rows in the published layout to {target}", out)
@@ -275,7 +275,7 @@ def _fit(command: Fit[Config], out: Console, told: Console) -> None:
 
     name = re.sub(r"[^\w.-]+", "-", Path(command.file).stem)
     fit_log(
-        lambda report: command.reading.load(command.file, report),
+        lambda progress: command.reading.load(command.file, progress),
         command.settings,
         command.out or Path("runs") / f"{name}-{command.seed}",
         seed=command.seed,
@@ -286,18 +286,18 @@ def _fit(command: Fit[Config], out: Console, told: Console) -> None:
 
 
 def _solve(command: Solve, out: Console, told: Console) -> None:
-    progress = partial(shown_progress, told, quiet=command.reading.quiet)  # over before anything is printed
+    shown = partial(shown_progress, told, quiet=command.reading.quiet)  # over before anything is printed
     if RunFolder(Path(command.file)).is_run:
         if replace(command.reading, quiet=False) != Reading():
             raise SettingError(
                 "--columns, --actions and --timeouts say how a log is read; this is the folder of a run."
             )
-        solve_run(Path(command.file), command.under, progress, out)
+        solve_run(Path(command.file), command.under, shown, out)
         return
 
     def read() -> Dataset:
-        with progress() as report:
-            return command.reading.load(command.file, report)
+        with shown() as progress:
+            return command.reading.load(command.file, progress)
 
     solve_log(read, command.under, out)
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 
 PATIENCE = 0.5
 """seconds a stage may take before it is worth showing"""
@@ -19,16 +19,16 @@ LINE_EVERY = 5.0
 
 
 @contextmanager
-def shown_progress(console: Console, *, quiet: bool = False) -> Iterator[Reporter]:
+def shown_progress(console: Console, *, quiet: bool = False) -> Iterator[Progress]:
     """A reporter that draws what it is told on `console`, and clears up when the block ends."""
     if quiet:
-        yield silent
+        yield no_progress
     elif console.is_terminal:
-        with Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
+        with rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}", markup=False),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeRemainingColumn(),
             console=console,
             transient=True,
         ) as bars:
@@ -45,10 +45,10 @@ def _without_detail(stage: str) -> str:
 class _Bars:
     """One bar per stage, from the moment it proves slow."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: rich.progress.Progress) -> None:
         self._bars = bars
         self._since: dict[str, float] = {}
-        self._bar: dict[str, TaskID] = {}
+        self._bar: dict[str, rich.progress.TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         name = _without_detail(stage)

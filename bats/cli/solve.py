@@ -16,7 +16,7 @@ import tyro
 from jaxtyping import Float
 from rich.console import Console
 
-from bats.arrays import EdgeActions, Reporter
+from bats.arrays import EdgeActions, Progress
 from bats.cli.export import refuse_existing
 from bats.cli.output import print_facts, print_line, print_solution
 from bats.data.dataset import Dataset
@@ -30,7 +30,7 @@ from bats.policy.files import policy_paths, save_policy
 from bats.runs.folder import RunFolder
 from bats.runs.solve_again import Changes, Resolved, resolve
 
-Progress = Callable[[], AbstractContextManager[Reporter]]
+ShownProgress = Callable[[], AbstractContextManager[Progress]]
 """shows how far something has come, while a block lasts"""
 
 GAMMA = 0.99
@@ -106,7 +106,7 @@ def solve_log(read: Callable[[], Dataset], under: Under, out: Console) -> None:
     print_solution(dataset, mdp, facts | _saved(under.save), dead_end_value, out)
 
 
-def solve_run(path: Path, under: Under, progress: Progress, out: Console) -> None:
+def solve_run(path: Path, under: Under, shown: ShownProgress, out: Console) -> None:
     """Solves a finished run again, clones what was found where that was asked for, and tells."""
     reward = _reward(under)
     steps = STEPS if under.steps is None else under.steps
@@ -124,8 +124,8 @@ def solve_run(path: Path, under: Under, progress: Progress, out: Console) -> Non
     if under.save is not None:
         mdp_files.save_mdp(mdp, under.save)
     if under.policy is not None:
-        with watch.timing("clone"), progress() as report:
-            _clone(run, found, under, under.policy, report)
+        with watch.timing("clone"), shown() as progress:
+            _clone(run, found, under, under.policy, progress)
     told = {
         "value at the starts": f"{start_value(mdp, found.solution.value):.6g} (discount {mdp.gamma:g})",
         "value when the run ended": f"{facts.value:.6g} (discount {facts.gamma:g})",
@@ -177,13 +177,13 @@ def _reward(under: Under) -> RewardFunction | None:
     return goal_reward(goal, under.radius)
 
 
-def _clone(run: RunFolder, solved: Resolved, under: Under, file: Path, report: Reporter) -> None:
+def _clone(run: RunFolder, solved: Resolved, under: Under, file: Path, progress: Progress) -> None:
     """Clones the policy that was found and saves it; its card says what it was found under."""
     from bats.runs.pipeline import clone_resolved  # brings in JAX
 
     asked = {each.name: getattr(under, each.name) for each in fields(Under) if each.name not in ("save", "policy")}
     changed = {name: value for name, value in asked.items() if value is not None and name != "steps"}
-    policy = clone_resolved(run, solved, report=report)
+    policy = clone_resolved(run, solved, progress=progress)
     save_policy(replace(policy, card={**policy.card, "solved_under": changed}) if changed else policy, file)
 
 

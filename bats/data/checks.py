@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Int
 
 from bats.data.dataset import Dataset
+from bats.data.distinct import merge_states, number_rows, row_bits
 from bats.data.episodes import Note, counted
-from bats.graph.kernels import number_rows
-from bats.graph.mdp import action_words, merge_states
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Validation:
 
 def validate(dataset: Dataset) -> Validation:
     """Describes a log that could be read; what could not be read has raised `DataError` before."""
-    states, source, target = merge_states(dataset)
+    states, source, target = merge_states(dataset.observations, dataset.next_observations)
     columns = _columns(dataset)
     facts = _facts(dataset, len(states), source)
     notes = [*dataset.notes, *_repetition(dataset, source, target), *_short_episodes(dataset)]
@@ -117,11 +116,10 @@ def _short_episodes(dataset: Dataset) -> list[Note]:
 
 def _repetition(dataset: Dataset, source: Int[np.ndarray, "N"], target: Int[np.ndarray, "N"]) -> list[Note]:
     """Duplicate rows, and whether the same action in the same state ever had another outcome."""
-    pair, pair_row = number_rows(np.column_stack([source, action_words(dataset)]))
+    pair, pair_row = number_rows(np.column_stack([source, row_bits(dataset.actions)]))
     ends = dataset.terminations.astype(np.int32)
     outcome, outcome_row = number_rows(np.column_stack([pair, target, ends]))
-    rewards = np.ascontiguousarray(dataset.rewards + 0.0).view(np.int32).reshape(len(dataset), -1)
-    _, distinct_row = number_rows(np.column_stack([outcome, rewards]))
+    _, distinct_row = number_rows(np.column_stack([outcome, row_bits(dataset.rewards)]))
 
     rows, pairs = len(dataset), len(pair_row)
     notes = []

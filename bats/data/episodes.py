@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bats.arrays import Observations, RowFlags
-from bats.graph.kernels import number_rows
+from bats.data.distinct import number_rows, row_bits
 
 TimeoutRule = Literal["auto", "trust", "ignore"]
 """auto: a flagged row ends an episode unless its states go on; trust: always; ignore: never"""
@@ -182,7 +182,7 @@ def _longest_ordinary(steps: Float[np.ndarray, "n"]) -> float:
 
 def _states_repeat(observations: Observations) -> bool:
     """Whether the log comes back to exactly the same states, as it does where there are only so many."""
-    _, first = number_rows(np.ascontiguousarray(observations).view(np.int32))
+    _, first = number_rows(row_bits(observations))
     return len(first) < MOSTLY_NEW * len(observations)
 
 

@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Discrete
 from jaxtyping import Float, Int
 from scipy.spatial import cKDTree
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Metric, Progress, no_progress
 from bats.data.episodes import counted
 from bats.errors import SettingError
 from bats.evaluation.episodes import (
@@ -36,7 +36,7 @@ from bats.evaluation.episodes import (
 )
 from bats.graph.mdp import TabularMDP
 from bats.graph.rollouts import undiscounted_return, walk
-from bats.metric.scaled import Metric, ScaledMetric
+from bats.metric.scaled import ScaledMetric
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.solve_again import Changes, resolve
@@ -112,7 +112,7 @@ def judge(
     episodes: int | None = None,
     seed: int = 0,
     record: bool = False,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Judgement:
     """Plays a policy in an environment that Gymnasium knows by name, and the walks of the `run` that it comes from.
 
@@ -123,13 +123,13 @@ def judge(
     if episodes is None and venue.maze is not None:
         per_cell = STARTS_PER_CELL.get(venue.maze.name, OTHER_STARTS_PER_CELL)
         starts, told = stratified_starts(venue.maze, per_cell, seed=seed), f"{per_cell} in every cell of the maze"
-        played = evaluate(policy, environment, starts=starts, seed=seed, record=record, report=report)
+        played = evaluate(policy, environment, starts=starts, seed=seed, record=record, progress=progress)
     else:
         told, count = "the environment's own", EPISODES if episodes is None else episodes
-        played = evaluate(policy, environment, episodes=count, seed=seed, record=record, report=report)
+        played = evaluate(policy, environment, episodes=count, seed=seed, record=record, progress=progress)
     promised = replayed = None
     if run is not None and venue.takes_states:
-        promised, replayed = _promised_and_replayed(run, venue, played.starts, seed=seed, report=report)
+        promised, replayed = _promised_and_replayed(run, venue, played.starts, seed=seed, progress=progress)
     return Judgement(
         environment=venue.name,
         starts=told,
@@ -174,14 +174,14 @@ class _Venue:
 
 
 def _promised_and_replayed(
-    run: RunFolder, venue: _Venue, starts: Float[np.ndarray, "n D"], *, seed: int, report: Reporter
+    run: RunFolder, venue: _Venue, starts: Float[np.ndarray, "n D"], *, seed: int, progress: Progress
 ) -> tuple[Earned, Earned]:
     """What the graph promises from its start states nearest to those given, and what its actions earn from there."""
     metric = ScaledMetric(np.array(run.finished().metric, dtype=np.float32))
     solved = resolve(run, Changes())
     first_states = nearest_starts(solved.mdp, starts, metric)
     walks = walk(solved.mdp, solved.solution.policy, first_states, venue.steps)
-    replayed = replay(solved.mdp, walks, first_states, venue.environment, seed=seed, report=report)
+    replayed = replay(solved.mdp, walks, first_states, venue.environment, seed=seed, progress=progress)
     promised = undiscounted_return(solved.mdp, walks)
     return Earned.of(promised, venue.maze, seed=seed), Earned.of(replayed.returns, venue.maze, seed=seed)
 

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import DegenerateDataWarning, bootstrap
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.errors import BatsError, SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import TabularMDP
@@ -77,7 +77,7 @@ def evaluate(
     starts: Float[np.ndarray, "n D"] | None = None,
     seed: int = 0,
     record: bool = False,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """Plays episodes, from `starts` where the environment can be put there, otherwise from its own.
 
@@ -97,7 +97,7 @@ def evaluate(
         played: list[_Played] = []
         for turn, first in enumerate(turns):
             these = slice(first, first + len(made))
-            on_step = partial(_tell, report, turn * steps, len(turns) * steps)
+            on_step = partial(_tell, progress, turn * steps, len(turns) * steps)
             played += _play(actor, made, seeds[these], options[these], record, on_step)
         return _evaluation(played, maze_of(made[0]))
 
@@ -110,7 +110,7 @@ def replay(
     *,
     seed: int = 0,
     record: bool = False,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """Plays the actions of walks through a graph open loop, each from exactly the state where the walk begins.
 
@@ -123,7 +123,7 @@ def replay(
     rng, played = generator(seed), []
     with environments(environment, 1) as made:
         for number, (edges, state) in enumerate(zip(walks.edge, mdp.states[first_states], strict=True)):
-            report("replaying", number, len(first_states))
+            progress("replaying", number, len(first_states))
             episode = _follow(made[0], offered[edges[edges != NO_EDGE]], seed=draw_seed(rng), options={"state": state})
             earned, start = float(episode.rewards.sum()), episode.observations[0]
             played.append(_Played(earned, len(episode), start, episode if record else None))
@@ -221,8 +221,8 @@ def _row(observation: Any) -> Float[np.ndarray, "D"]:
     return row if row.dtype.kind == "f" else row.astype(np.float64)
 
 
-def _tell(report: Reporter, before: int, total: int, step: int) -> None:
-    report("playing", min(before + step, total), total)
+def _tell(progress: Progress, before: int, total: int, step: int) -> None:
+    progress("playing", min(before + step, total), total)
 
 
 def _play(

@@ -1,78 +1,18 @@
 """The compiled inner loops, on plain arrays. Numba compiles each once and keeps the result on disk.
 
-Callers own shapes and meaning; see `bats.mdp` and `bats.solve`. Every kernel is linear in what it is given. Kernels
+Callers own shapes and meaning; see `graph.mdp` and `graph.solve`. Every kernel is linear in what it is given. Kernels
 fill arrays that are handed to them and return numbers only: an interrupt that arrives while one runs is then raised
 after it, whereas an array on its way back would be lost, and the process with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit
 
-Array = np.ndarray[Any, Any]
-Kernel = Callable[..., Any]
+from bats.data.distinct import Array, compiled
 
 NO_EDGE = -1
 _UNSEEN, _DONE = 0, -1
-
-
-def compiled(kernel: Kernel) -> Kernel:
-    """Compiles at the first call and keeps the result on disk, where there is a place that can be written."""
-    try:
-        return njit(cache=True)(kernel)
-    except RuntimeError:  # neither beside the package nor in the user's own folder
-        return njit(kernel)
-
-
-def number_rows(words: Array) -> tuple[Array, Array]:
-    """Numbers the distinct rows of a table in the order of their first appearance.
-
-    Returns each row's number and, for each number, the row where it first stood.
-    """
-    number = np.empty(len(words), dtype=np.int32)
-    first = np.empty(len(words), dtype=np.int32)
-    count = _number_rows(words, number, first)
-    return number, first[:count].copy()
-
-
-@compiled
-def _number_rows(words: Array, number: Array, first: Array) -> int:
-    """An open-addressing hash table compares whole rows, so two share a number exactly if they are equal."""
-    rows, width = words.shape
-    slots = 1
-    while slots < 2 * rows:
-        slots *= 2
-    mask = np.uint64(slots - 1)
-    table = np.full(slots, -1, dtype=np.int32)
-    count = 0
-    for row in range(rows):
-        mixed = np.uint64(0x9E3779B97F4A7C15)
-        for column in range(width):
-            mixed = (mixed ^ np.uint64(np.uint32(words[row, column]))) * np.uint64(0xBF58476D1CE4E5B9)
-            mixed ^= mixed >> np.uint64(29)
-        slot = mixed & mask
-        while True:
-            held = table[slot]
-            if held < 0:
-                table[slot] = count
-                first[count] = row
-                number[row] = count
-                count += 1
-                break
-            equal = True
-            for column in range(width):
-                if words[first[held], column] != words[row, column]:
-                    equal = False
-                    break
-            if equal:
-                number[row] = held
-                break
-            slot = (slot + np.uint64(1)) & mask
-    return count
 
 
 @compiled

@@ -24,8 +24,8 @@ from jaxtyping import Float, Int
 
 from bats.arrays import EdgeActions, EdgeValues, StateFlags, States
 from bats.data.dataset import Dataset
+from bats.data.distinct import merge_states, number_rows, row_bits
 from bats.errors import SettingError
-from bats.graph.kernels import number_rows
 
 LOGGED = 0
 """stitch round of an edge that comes from the log; rounds of stitching count from 1"""
@@ -167,9 +167,9 @@ def from_dataset(dataset: Dataset, *, gamma: float = 0.99, penalty: float = 0.0)
     """The MDP of a log alone [M_0]: its states, its actions, its outcomes."""
     if not 0 < gamma < 1:
         raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {gamma}.")
-    states, source, target = merge_states(dataset)
+    states, source, target = merge_states(dataset.observations, dataset.next_observations)
     ends = dataset.terminations.astype(np.int32)  # ending and going on are not the same outcome
-    edge_of_row, row_of_edge = number_rows(np.column_stack([source, target, ends, action_words(dataset)]))
+    edge_of_row, row_of_edge = number_rows(np.column_stack([source, target, ends, row_bits(dataset.actions)]))
     order = np.argsort(source[row_of_edge], kind="stable")
     row = row_of_edge[order]
     starts, weights = _merged_starts(source[dataset.starts], dataset.start_weights)
@@ -191,19 +191,6 @@ def from_dataset(dataset: Dataset, *, gamma: float = 0.99, penalty: float = 0.0)
         start_weights=weights,
         action_count=dataset.action_count,
     )
-
-
-def merge_states(dataset: Dataset) -> tuple[States, Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
-    """The distinct states of a log, and for each row the numbers of the state it leaves and the one it leads to."""
-    # rows interleave to s0 s0' s1 s1' …, so that states are numbered along each trajectory
-    visited = np.stack([dataset.observations, dataset.next_observations], axis=1).reshape(2 * len(dataset), -1)
-    number, first_seen = number_rows(_words(visited))
-    return visited[first_seen], number[0::2].copy(), number[1::2].copy()
-
-
-def action_words(dataset: Dataset) -> Int[np.ndarray, "N words"]:
-    """The actions as rows of whole numbers that are equal exactly where the actions are."""
-    return _words(dataset.actions.reshape(len(dataset), -1).copy())
 
 
 def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> TabularMDP:
@@ -303,12 +290,6 @@ def _within(indices: np.ndarray, count: int) -> bool:
 
 def _at_least_0(numbers: np.ndarray) -> bool:
     return bool(np.isfinite(numbers).all() and np.all(numbers >= 0))
-
-
-def _words(table: np.ndarray) -> Int[np.ndarray, "N words"]:
-    """The bits of a table's rows as 32-bit numbers, after making -0.0 the same as 0.0 in place."""
-    table += table.dtype.type(0)
-    return table.view(np.int32)
 
 
 def _mean_reward(

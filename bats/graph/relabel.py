@@ -13,14 +13,14 @@ from itertools import product
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bats.arrays import EdgeActions, EdgeValues, Policy
+from bats.arrays import EdgeActions, EdgeValues, TabularPolicy
 from bats.errors import SettingError
 from bats.graph.mdp import NO_STITCH, TabularMDP
 from bats.graph.solve import policy_iteration, start_value
 
 RewardFunction = Callable[[Float[np.ndarray, "E D"], EdgeActions, Float[np.ndarray, "E D"]], EdgeValues]
 """rewards of (states, actions, next states), row by row"""
-Judge = Callable[[TabularMDP, Policy], float]
+Judge = Callable[[TabularMDP, TabularPolicy], float]
 """what a policy of a graph is worth by one yardstick"""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.arrays import Policy
+from bats.arrays import TabularPolicy
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
@@ -34,7 +34,7 @@ class Walks:
         return np.count_nonzero(self.edge != NO_EDGE, axis=1)
 
 
-def walk(mdp: TabularMDP, policy: Policy, first_states: Int[np.ndarray, "n"], steps: int) -> Walks:
+def walk(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"], steps: int) -> Walks:
     """Follows the policy from every first state for up to `steps` edges."""
     if len(policy) != mdp.state_count:  # a policy from before the last stitches would lead astray without a word
         raise SettingError(f"The policy must have {mdp.state_count} entries, one a state; got {len(policy)}.")
@@ -52,7 +52,7 @@ def walk(mdp: TabularMDP, policy: Policy, first_states: Int[np.ndarray, "n"], st
     return Walks(edge.T)
 
 
-def on_the_way(mdp: TabularMDP, policy: Policy, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
+def on_the_way(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
     """All states that the policy meets within `FAR` steps from any of the first ones, those included, in order."""
     reached = np.zeros(mdp.state_count, dtype=bool)
     here = np.unique(first_states)
@@ -80,6 +80,6 @@ def stitched_share(mdp: TabularMDP, walks: Walks) -> float:
     return int(np.count_nonzero(stitched[walks.edge])) / steps if steps else 0.0
 
 
-def weighted_return(mdp: TabularMDP, policy: Policy, steps: int) -> float:
+def weighted_return(mdp: TabularMDP, policy: TabularPolicy, steps: int) -> float:
     """The mean undiscounted return of the start states, by their weights."""
     return float(mdp.start_weights @ undiscounted_return(mdp, walk(mdp, policy, mdp.starts, steps)))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.arrays import EdgeValues, Policy, StateValues
+from bats.arrays import EdgeValues, StateValues, TabularPolicy
 from bats.data.dataset import Dataset
 from bats.errors import NotConvergedError, SettingError
 from bats.graph.kernels import NO_EDGE, choose_edges, follow_edges, improve_policy
@@ -38,13 +38,13 @@ class Solution:
     """What the states are worth and the edge to take in each."""
 
     value: StateValues
-    policy: Policy
+    policy: TabularPolicy
     rounds: int
     """evaluations (policy iteration) or sweeps (value iteration) it took"""
 
 
 def policy_iteration(
-    mdp: TabularMDP, *, dead_end_value: float | StateValues = 0.0, policy: Policy | None = None
+    mdp: TabularMDP, *, dead_end_value: float | StateValues = 0.0, policy: TabularPolicy | None = None
 ) -> Solution:
     """The optimal value and policy, exact up to rounding.
 
@@ -67,7 +67,7 @@ def policy_iteration(
     return Solution(stretches.value(boundary), policy, rounds)
 
 
-def policy_value(mdp: TabularMDP, policy: Policy, *, dead_end_value: float | StateValues = 0.0) -> StateValues:
+def policy_value(mdp: TabularMDP, policy: TabularPolicy, *, dead_end_value: float | StateValues = 0.0) -> StateValues:
     """The exact value of any fixed policy, in time linear in the states."""
     walks = _follow(checked_policy(mdp, policy), mdp.target, mdp.charged_reward, mdp.discount)
     return walks.value(boundary_values(mdp, dead_end_value))
@@ -112,12 +112,12 @@ def best_by_state(mdp: TabularMDP, edge_value: EdgeValues) -> Float[np.ndarray, 
     return np.maximum.reduceat(edge_value, mdp.first_edge[:-1][mdp.out_degree > 0])
 
 
-def first_edges(mdp: TabularMDP) -> Policy:
+def first_edges(mdp: TabularMDP) -> TabularPolicy:
     """The policy that takes each state's first edge."""
     return np.where(mdp.out_degree > 0, mdp.first_edge[:-1], NO_EDGE)
 
 
-def greedy_policy(mdp: TabularMDP, value: StateValues) -> Policy:
+def greedy_policy(mdp: TabularMDP, value: StateValues) -> TabularPolicy:
     """The best edge of every state if `value` is what comes after it; of equally good ones the first."""
     edge_value = edge_values(mdp, _finite(value))
     acting = mdp.out_degree > 0
@@ -172,7 +172,7 @@ def carry_policy(policy: Int[np.ndarray, "S"], before: TabularMDP, after: Tabula
     return carried
 
 
-def checked_policy(mdp: TabularMDP, policy: Policy) -> Policy:
+def checked_policy(mdp: TabularMDP, policy: TabularPolicy) -> TabularPolicy:
     """The policy, if it takes in every state an edge of that state; the compiled kernels rely on it."""
     if len(policy) != mdp.state_count:
         raise SettingError(f"The policy must have {mdp.state_count} entries, one a state; got {len(policy)}.")
@@ -228,7 +228,7 @@ class _Graph:
     discount: EdgeValues
 
 
-def _follow(edge_of: Policy, target: Int[np.ndarray, "E"], reward: EdgeValues, discount: EdgeValues) -> _Walks:
+def _follow(edge_of: TabularPolicy, target: Int[np.ndarray, "E"], reward: EdgeValues, discount: EdgeValues) -> _Walks:
     states = len(edge_of)
     walks = _Walks(np.empty(states), np.empty(states), np.empty(states, dtype=np.int32))
     follow_edges(edge_of, target, reward, discount, walks.gain, walks.factor, walks.end)

@@ -33,10 +33,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Numbers, Progress, no_progress
 from bats.errors import DataError, SettingError
 from bats.metric.policy_steps import Split, Transitions
-from bats.metric.scaled import Numbers
 from bats.model.ensemble import Perceptron, new_perceptron
 from bats.policy.cloning import Network, mean_and_deviation, new_network
 from bats.policy.policy import through_layers
@@ -168,7 +167,7 @@ def learn_bisimulation(
     gamma: float,
     seed: int,
     begin_from: BisimulationMetric | None = None,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> BisimulationMetric:
     """Learns the metric of the policy whose steps these are, from the states that are not held out.
 
@@ -203,7 +202,7 @@ def learn_bisimulation(
         if not math.isfinite(float(loss)):
             raise DataError("transitions that a metric can be learned from", "a loss that is not finite")
         done += count
-        report(f"learning the metric (loss {float(loss):.3g})", done, config.updates)
+        progress(f"learning the metric (loss {float(loss):.3g})", done, config.updates)
     network = jax.tree.map(np.asarray, learner.network)
     return BisimulationMetric(network, started.mean, started.deviation, started.scale, _number(1.0), split)
 

@@ -25,14 +25,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.arrays import Policy, StateValues
+from bats.arrays import StateValues, TabularPolicy
 from bats.graph.kernels import NO_EDGE, follow_edges
 from bats.graph.mdp import TabularMDP
 from bats.graph.solve import boundary_values, checked_policy
 
 
 def bisimulation_distances(
-    mdp: TabularMDP, policy: Policy, *, dead_end_value: float | StateValues = 0.0
+    mdp: TabularMDP, policy: TabularPolicy, *, dead_end_value: float | StateValues = 0.0
 ) -> Float[np.ndarray, "S S"]:
     """The distance of every two states under the policy, exact up to rounding.
 
@@ -64,7 +64,7 @@ class Step:
     discount: StateValues
 
 
-def one_step(mdp: TabularMDP, policy: Policy, dead_end_value: float | StateValues) -> Step:
+def one_step(mdp: TabularMDP, policy: TabularPolicy, dead_end_value: float | StateValues) -> Step:
     """States without an edge stay where they are and are paid the interest of what they are worth."""
     acting = policy != NO_EDGE
     edge = policy[acting]

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
-from bats.arrays import Policy, StateValues
+from bats.arrays import StateValues, TabularPolicy
 from bats.errors import DataError, SettingError
 from bats.graph.kernels import NO_EDGE, mark_reached
 from bats.graph.mdp import TabularMDP
@@ -58,7 +58,7 @@ class Transitions:
     def of(
         cls,
         mdp: TabularMDP,
-        policy: Policy,
+        policy: TabularPolicy,
         *,
         from_states: Int[np.ndarray, "m"] | None = None,
         dead_end_value: float | StateValues = 0.0,

@@ -12,15 +12,15 @@ planner can differentiate through it can stand in for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from bats.arrays import Numbers
 from bats.data.dataset import Dataset
 from bats.errors import DataError
 
-Numbers = TypeVar("Numbers")
 MetricKind = Literal["steps", "raw", "deviations"]
 RunMetric = Literal["steps", "raw", "deviations", "bisimulation"]
 """those, and the one that a run learns itself (`refresh`)"""
@@ -29,13 +29,6 @@ ROUNDING = 1e-6
 """a number that changes less than this, relative to its range, does not change"""
 APART = 1000.0
 """distance between the two ends of the range of a number that never changes within an episode"""
-
-
-@runtime_checkable
-class Metric(Protocol):
-    """Embeds states; arrays of NumPy and of JAX alike, so that planners can differentiate it."""
-
-    def embed(self, states: Numbers) -> Numbers: ...
 
 
 @dataclass(frozen=True, eq=False)

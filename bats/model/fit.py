@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError, SettingError
 from bats.model.ensemble import Dynamics, DynamicsConfig, blank_scale, new_networks
@@ -92,7 +92,7 @@ def fit_dynamics(
     *,
     seed: int,
     checkpoint: Path | None = None,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Model:
     """Trains an ensemble on a log and measures it on the held-out rows.
 
@@ -110,7 +110,7 @@ def fit_dynamics(
     for reached, record in train(dataset, config, seed=seed, state=state):
         state = reached
         best = min(record.validation_error)
-        report(f"training the model (validation error {best:.2g})", record.update, record.updates)
+        progress(f"training the model (validation error {best:.2g})", record.update, record.updates)
         if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
             write_arrays(checkpoint, _TRAINING, named_arrays(state), identity, overwrite=True)
             saved = time.monotonic()

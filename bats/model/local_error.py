@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import cKDTree
 
-from bats.metric.scaled import Metric
+from bats.arrays import Metric
 
 NEAREST = 8
 """held-out rows asked about each state of a plan"""

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.errors import DataError, SettingError
 from bats.policy.demonstrations import Demonstrations
 from bats.policy.policy import GREATEST_LOG_DEVIATION, LEAST_LOG_DEVIATION, Policy
@@ -127,7 +127,9 @@ class _State(eqx.Module):
     update: Int[Array, ""]
 
 
-def clone(demonstrations: Demonstrations, config: CloningConfig, *, seed: int, report: Reporter = silent) -> Policy:
+def clone(
+    demonstrations: Demonstrations, config: CloningConfig, *, seed: int, progress: Progress = no_progress
+) -> Policy:
     """Trains a network on demonstrations and keeps the weights that do best on those held back.
 
     The same seed gives the same weights on the same machine.
@@ -142,7 +144,7 @@ def clone(demonstrations: Demonstrations, config: CloningConfig, *, seed: int, r
     wanted = shown.actions if shown.action_count is not None else _within_limits(shown.actions, shown.low, shown.high)
     lesson = _Lesson((shown.states - mean) / deviation, wanted, shown.weights, held_back)
     outward = shown.action_count or 2 * len(shown.low)
-    network, error = _learned(lesson, outward, config, seed=seed, report=report)
+    network, error = _learned(lesson, outward, config, seed=seed, progress=progress)
     return Policy(
         weights=tuple(np.asarray(weight) for weight in network.weights),
         biases=tuple(np.asarray(bias) for bias in network.biases),
@@ -185,7 +187,7 @@ def _within_limits(
 
 
 def _learned(
-    lesson: _Lesson, outward: int, config: CloningConfig, *, seed: int, report: Reporter
+    lesson: _Lesson, outward: int, config: CloningConfig, *, seed: int, progress: Progress
 ) -> tuple[Network, float]:
     """A network that has learned the lesson, as it was when it did best on what is held back, and how well that was."""
     training, validation = lesson.parts()
@@ -198,7 +200,7 @@ def _learned(
         state, error = _advance(state, training, validation, keys, config)
         if not math.isfinite(float(error)):
             raise DataError("demonstrations that can be cloned", "a validation error that is not finite")
-        report(f"cloning (validation error {float(state.best_error):.3g})", int(state.update), config.updates)
+        progress(f"cloning (validation error {float(state.best_error):.3g})", int(state.update), config.updates)
     return state.best, float(state.best_error)
 
 

@@ -21,13 +21,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.spatial import cKDTree
 
+from bats.arrays import Metric
 from bats.data.dataset import Dataset
 from bats.errors import DataError, SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
 from bats.graph.rollouts import Walks, undiscounted_return, walk
 from bats.graph.solve import Solution
-from bats.metric.scaled import Metric
 
 LEAST_KEPT = 0.5
 """share of the start weight that a cut which was found, not given, must leave"""

@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 
 import numpy as np
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Metric, Progress, no_progress
 from bats.bounds.certificate import Certified, load_certified, save_certified
 from bats.bounds.certify import certified, check_rewards
 from bats.bounds.choose_penalty import judged_options, options
@@ -34,7 +34,7 @@ from bats.graph.pricing import finished_graph, penalty_in_rewards
 from bats.graph.solve import Solution, logged_value, policy_iteration, start_value
 from bats.metric.bisimulation import BisimulationMetric
 from bats.metric.bisimulation_files import load_metric
-from bats.metric.scaled import Metric, ScaledMetric
+from bats.metric.scaled import ScaledMetric
 from bats.model.fit import Model, check_model, fit_dynamics, load_model, save_model
 from bats.policy.cloning import clone
 from bats.policy.demonstrations import Demonstrations, demonstrate
@@ -120,7 +120,7 @@ def fit(
     seed: int = 0,
     folder: Path | str | None = None,
     model: Model | None = None,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
     on_record: Callable[[RoundRecord], None] = unheard,
 ) -> Result:
     """Learns a model of the log, stitches the log together with it, solves the result exactly and clones its policy.
@@ -138,7 +138,7 @@ def fit(
     try:
         with run.claimed(Identity(dataset.name, fingerprint(dataset), seed, config)):
             if not run.is_finished:
-                _Fit(dataset, config, seed, run, report).run(model, on_record)
+                _Fit(dataset, config, seed, run, progress).run(model, on_record)
         result = load_result(place)
     except BaseException:
         if folder is None:
@@ -175,14 +175,14 @@ def load_result(folder: Path | str) -> Result:
     )
 
 
-def clone_resolved(run: RunFolder, solved: Resolved, *, report: Reporter = silent) -> Policy:
+def clone_resolved(run: RunFolder, solved: Resolved, *, progress: Progress = no_progress) -> Policy:
     """The policy of a run that was solved again, cloned as the run's own was."""
     identity, own = run.identity(Config), load_policy(run.policy)
     metric = ScaledMetric(np.array(run.finished().metric, dtype=np.float32))
     # a least return that was set for the run's own reward says nothing of another
     config = replace(identity.config, rollouts=replace(identity.config.rollouts, threshold=None))
     shown = demonstrate(solved.mdp, solved.solution, metric, config.rollouts, seed=identity.seed)
-    policy = clone(shown, config.cloning, seed=identity.seed, report=report)
+    policy = clone(shown, config.cloning, seed=identity.seed, progress=progress)
     return replace(policy, familiar=own.familiar, card={**policy.card, **_card(identity.log, shown, config)})
 
 
@@ -194,7 +194,7 @@ class _Fit:
     config: Config
     seed: int
     run_folder: RunFolder
-    report: Reporter
+    progress: Progress
 
     def run(self, given: Model | None, on_record: Callable[[RoundRecord], None]) -> None:
         config, dataset, run = self.config, self.dataset, self.run_folder
@@ -245,7 +245,7 @@ class _Fit:
         if given is not None:
             check_model(given, self.dataset)
         model = given or fit_dynamics(
-            self.dataset, self.config.dynamics, seed=self.seed, checkpoint=run.training, report=self.report
+            self.dataset, self.config.dynamics, seed=self.seed, checkpoint=run.training, progress=self.progress
         )
         save_model(model, run.model)
         run.training.unlink(missing_ok=True)
@@ -263,7 +263,7 @@ class _Fit:
             return self.rounds(mdp, learned, experience, last, on_record)
 
         if config.metric == "bisimulation":
-            return Stretches(run, config, self.seed, partial(self.learned, model), rounds, self.report).stitched(log)
+            return Stretches(run, config, self.seed, partial(self.learned, model), rounds, self.progress).stitched(log)
         experience = Experience.none()
         for attempts in run.attempts(Attempts):
             experience = experience.and_then(attempts, log.real_count)
@@ -287,13 +287,13 @@ class _Fit:
         rounds = stitch(
             mdp, learned, config, seed=self.seed, rounds_done=len(records), last_round=last, experience=experience
         )
-        self.report("stitching", len(records), config.rounds + config.rounds_beside)
+        self.progress("stitching", len(records), config.rounds + config.rounds_beside)
         began = time.perf_counter()
         for done in rounds:
             mdp, records = done.mdp, (*records, done.record)
             run.add_round(done.record.round, done.stitches, vars(done.attempts), records)
             run.add_timing(Timing("stitching", done.record.round, time.perf_counter() - began))
-            self.report("stitching", done.record.round, config.rounds + config.rounds_beside)
+            self.progress("stitching", done.record.round, config.rounds + config.rounds_beside)
             on_record(done.record)
             began = time.perf_counter()
         return mdp
@@ -310,7 +310,7 @@ class _Fit:
                 learned = self.learned(model, metric)
                 run.save_options(
                     judged_options(
-                        stitched, priced(1.0), learned, model.held_out, config, seed=self.seed, report=self.report
+                        stitched, priced(1.0), learned, model.held_out, config, seed=self.seed, progress=self.progress
                     )
                 )
         best = run.options()[0]
@@ -322,7 +322,7 @@ class _Fit:
         if run.policy.exists():
             return
         shown = demonstrate(mdp, solution, metric, config.rollouts, seed=self.seed)
-        policy = clone(shown, config.cloning, seed=self.seed, report=self.report)
+        policy = clone(shown, config.cloning, seed=self.seed, progress=self.progress)
         run.save_walks(
             {name: getattr(shown, name) for name in ("start", "start_weights", "returns", "share", "kept")},
             {"cut": shown.cut, "steps": config.rollouts.steps, "by": _measure(config)},
@@ -349,7 +349,7 @@ class _Fit:
             held_out=model.held_out,
             config=config,
             seed=self.seed,
-            report=self.report,
+            progress=self.progress,
         )
         save_certified(found, run.path)
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from bats.arrays import Metric
 from bats.data.dataset import Dataset
 from bats.graph.mdp import Stitches, TabularMDP
-from bats.metric.scaled import Metric
 from bats.model.ensemble import Dynamics, Predictor, one_hot
 from bats.model.fit import Model
 from bats.model.local_error import LocalError

@@ -23,12 +23,12 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bats.arrays import Metric
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import TabularMDP
 from bats.graph.solve import Solution
 from bats.metric.neighbours import Forest, Pairs
-from bats.metric.scaled import Metric
 from bats.stitching.history import Tried, pair_number
 
 Chance = Callable[[Float[np.ndarray, "P"], Int[np.ndarray, "P"]], Float[np.ndarray, "P"]]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Int
 
-from bats.arrays import Policy
+from bats.arrays import TabularPolicy
 from bats.errors import SettingError
 from bats.graph.mdp import Stitches, TabularMDP, add_stitches
 from bats.graph.rollouts import on_the_way, stitched_share, walk
@@ -278,7 +278,7 @@ def most_promising(
     return found.some(np.sort(np.argsort(-promise, kind="stable")[:most]))
 
 
-def _next_real(mdp: TabularMDP, policy: Policy, states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+def _next_real(mdp: TabularMDP, policy: TabularPolicy, states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
     """Each state itself if it is real, else the real state that its stitch leads to."""
     while np.any(imagined := states >= mdp.real_count):
         states = np.where(imagined, mdp.target[policy[states]], states)

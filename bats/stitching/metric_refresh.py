@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bats.arrays import Reporter, States, silent
+from bats.arrays import Progress, States, no_progress
 from bats.errors import SettingError
 from bats.graph.mdp import Stitches, TabularMDP
 from bats.graph.solve import policy_iteration
@@ -56,7 +56,7 @@ def learn_metric(
     dead_end_value: float,
     seed: int,
     begin_from: BisimulationMetric | None,
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> BisimulationMetric:
     """The calibrated metric of the best policy of the MDP, in units of value.
 
@@ -67,7 +67,7 @@ def learn_metric(
     steps = Transitions.of(replace(mdp, penalty=0.0), policy, from_states=real, dead_end_value=dead_end_value)
     if begin_from is not None:
         config = replace(config, updates=refresh.updates)
-    learned = learn_bisimulation(steps, config, gamma=mdp.gamma, seed=seed, begin_from=begin_from, report=report)
+    learned = learn_bisimulation(steps, config, gamma=mdp.gamma, seed=seed, begin_from=begin_from, progress=progress)
     return calibrated(learned, steps, steps.values(), seed=seed)
 
 

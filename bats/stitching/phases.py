@@ -24,14 +24,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from bats.arrays import Reporter
+from bats.arrays import Metric, Progress
 from bats.config import Config
 from bats.graph.mdp import TabularMDP
 from bats.graph.pricing import penalty_in_rewards
 from bats.graph.relabel import charge, prune, stitch_errors
 from bats.metric.bisimulation import BisimulationMetric
 from bats.metric.bisimulation_files import load_metric, save_metric
-from bats.metric.scaled import Metric
 from bats.runs.folder import RunFolder, Timing
 from bats.stitching.acceptance import Learned
 from bats.stitching.history import Experience
@@ -52,7 +51,7 @@ class Stretches:
     learned: Callable[[Metric], Learned]
     """what planning relies on, with a given metric"""
     rounds: Rounds
-    report: Reporter
+    progress: Progress
 
     def stitched(self, log: TabularMDP) -> TabularMDP:
         """The MDP after all rounds, charged with the errors by the last metric, which are saved too."""
@@ -89,7 +88,7 @@ class Stretches:
             dead_end_value=self.config.stitch.dead_end_value,
             seed=self.seed,
             begin_from=before,
-            report=self.report,
+            progress=self.progress,
         )
         save_metric(metric, file)
         self.run.add_timing(Timing("learning the metric", begun, time.perf_counter() - began))

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Metric, Progress, no_progress
 from bats.data.dataset import Dataset
+from bats.data.distinct import merge_states
 from bats.graph.kernels import NO_EDGE
-from bats.graph.mdp import LOGGED, TabularMDP, merge_states
+from bats.graph.mdp import LOGGED, TabularMDP
 from bats.graph.rollouts import Walks, walk
-from bats.metric.scaled import Metric
 from bats.model.ensemble import Dynamics
 from bats.runs.pipeline import Result
 from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
@@ -79,7 +79,7 @@ def hopeless_rows(log: Dataset) -> Int[np.ndarray, "n"]:
 
 def states_of_rows(log: Dataset, rows: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
     """The states of the graph that rows of its log set out from."""
-    return merge_states(log)[1][rows].astype(np.int64)
+    return merge_states(log.observations, log.next_observations)[1][rows].astype(np.int64)
 
 
 def logged_path(log: Dataset, row: int) -> Float[np.ndarray, "n 2"]:
@@ -88,11 +88,11 @@ def logged_path(log: Dataset, row: int) -> Float[np.ndarray, "n 2"]:
     return np.concatenate([log.observations[row : last + 1], log.next_observations[last : last + 1]])
 
 
-def follow(result: Result, first_states: Int[np.ndarray, "n"], *, report: Reporter = silent) -> list[Track]:
+def follow(result: Result, first_states: Int[np.ndarray, "n"], *, progress: Progress = no_progress) -> list[Track]:
     """The graph's walks from some states, in their order, replayed and rolled out; each must have an action to take."""
     mdp = result.mdp
     walks = walk(mdp, result.solution.policy, first_states, EPISODE_STEPS)
-    replays = replayed(mdp, walks, first_states, report=report)
+    replays = replayed(mdp, walks, first_states, progress=progress)
     imagined = rolled_out(result.model.dynamics, mdp, walks, first_states)
     tracks = []
     for edges, replay, path in zip(walks.edge, replays, imagined, strict=True):
@@ -122,13 +122,13 @@ class Replay:
 
 
 def replayed(
-    mdp: TabularMDP, walks: Walks, first_states: Int[np.ndarray, "n"], *, report: Reporter = silent
+    mdp: TabularMDP, walks: Walks, first_states: Int[np.ndarray, "n"], *, progress: Progress = no_progress
 ) -> list[Replay]:
     """The true car under the actions of the walks, each from exactly the state where its walk begins."""
     car, found = PlacedCar(), []
     try:
         for number, (edges, state) in enumerate(zip(walks.edge, mdp.states[first_states], strict=True)):
-            report("replaying", number, len(first_states))
+            progress("replaying", number, len(first_states))
             taken = edges[edges != NO_EDGE]
             arrives = len(taken) > 0 and mdp.discount[taken[-1]] == 0
             found.append(_driven(car, state, mdp.action[taken], AFTERWARDS if arrives else 0))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.bounds.certify import gather_evidence, nothing_known
 from bats.bounds.error_estimates import Factors
 from bats.bounds.graph_policy import CertificateConfig, bound_graph
@@ -94,13 +94,13 @@ def states_on_walks(result: Result, count: int, *, seed: int) -> Int[np.ndarray,
     return np.sort(np.random.default_rng([seed, 11]).choice(met, min(count, len(met)), replace=False))
 
 
-def value_errors(result: Result, states: Int[np.ndarray, "n"], *, report: Reporter = silent) -> ValueErrors:
+def value_errors(result: Result, states: Int[np.ndarray, "n"], *, progress: Progress = no_progress) -> ValueErrors:
     """Plays the graph's actions and the cloned policy from every state."""
     mdp, policy = result.mdp, result.solution.policy
-    acted = replayed(mdp, walk(mdp, policy, states, EPISODE_STEPS), states, report=report)
+    acted = replayed(mdp, walk(mdp, policy, states, EPISODE_STEPS), states, progress=progress)
     cars = [PlacedCar() for _ in range(min(AT_ONCE, len(states)))]
     try:
-        cloned = evaluate(result.policy, cars, starts=mdp.states[states], record=True, report=report).episodes
+        cloned = evaluate(result.policy, cars, starts=mdp.states[states], record=True, progress=progress).episodes
     finally:
         for car in cars:
             car.close()
@@ -118,7 +118,7 @@ def value_errors(result: Result, states: Int[np.ndarray, "n"], *, report: Report
     )
 
 
-def lower_bound(result: Result, log: Dataset, *, report: Reporter = silent) -> tuple[Bounds, Factors]:
+def lower_bound(result: Result, log: Dataset, *, progress: Progress = no_progress) -> tuple[Bounds, Factors]:
     """What the graph's policy is worth at least and at most, as a run certifies it, but from every logged state.
 
     Also what the model's claims were multiplied by. Where the log is too small to say, no stitch is trusted.
@@ -129,7 +129,7 @@ def lower_bound(result: Result, log: Dataset, *, report: Reporter = silent) -> t
     learned = Learned.of(result.model, result.metric, log, calibrate=config.stitch.calibrate)
     rows, seed = result.model.held_out, result.seed
     try:
-        evidence = gather_evidence(mdp, choice, learned, rows, config, seed=seed, first_states=first, report=report)
+        evidence = gather_evidence(mdp, choice, learned, rows, config, seed=seed, first_states=first, progress=progress)
     except DataError:
         return nothing_known(mdp, choice, asked)[0], Factors(math.inf, math.inf, 0)
     return bound_graph(mdp, choice, evidence, asked, seed=seed, first_states=first)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.config import Config, preset
 from bats.data.dataset import Dataset
 from bats.errors import OutputError, SettingError
@@ -115,18 +115,18 @@ class Expert:
         return np.stack([expert_action(row) for row in observation])
 
 
-def run_study(out: Path, config: StudyConfig = DEFAULT, *, report: Reporter = silent) -> Findings:
+def run_study(out: Path, config: StudyConfig = DEFAULT, *, progress: Progress = no_progress) -> Findings:
     """Fits, plays and measures; `out` holds the runs, and may hold those of a study that was stopped."""
-    log = collect_mountain_car(config.rows, config.log_seed, report=report)
+    log = collect_mountain_car(config.rows, config.log_seed, progress=progress)
     _claim(out, log)
-    steps = _Steps(report, total=2 * config.seeds + 2 * len(config.variants) - 1)
+    steps = _Steps(progress, total=2 * config.seeds + 2 * len(config.variants) - 1)
     returns: dict[str, list[Float[np.ndarray, "episodes"]]] = {"expert": [], "plain": [], "bats": []}
     fitted: list[Result] = []
     for seed in range(config.seeds):
         steps.now(f"seed {seed}: fitting")
-        result = _fitted(out, log, config.variants[0], seed, None, report)
+        result = _fitted(out, log, config.variants[0], seed, None, progress)
         steps.now(f"seed {seed}: cloning the whole log")
-        plain = _plain_clone(out, log, config.variants[0].config.cloning, seed, report)
+        plain = _plain_clone(out, log, config.variants[0].config.cloning, seed, progress)
         actors: dict[str, Actor] = {"expert": Expert(), "plain": plain, "bats": result.policy}
         for who, actor in actors.items():
             returns[who].append(evaluate(actor, ENVIRONMENT, episodes=config.episodes, seed=seed).returns)
@@ -134,11 +134,11 @@ def run_study(out: Path, config: StudyConfig = DEFAULT, *, report: Reporter = si
     for variant in config.variants[1:]:
         steps.now(f"{variant.name}: fitting")
         alike = variant.config.dynamics == config.variants[0].config.dynamics
-        fitted.append(_fitted(out, log, variant, 0, fitted[0].model if alike else None, report))
+        fitted.append(_fitted(out, log, variant, 0, fitted[0].model if alike else None, progress))
     found = []
     for variant, result in zip(config.variants, fitted, strict=True):
         steps.now(f"{variant.name}: playing walks and values")
-        found.append(_judged(variant, result, log, config, report))
+        found.append(_judged(variant, result, log, config, progress))
     steps.done()
     row, shown = first_arrival(fitted[0], log)
     drawn = np.random.default_rng(0).choice(len(log), min(LOG_SHOWN, len(log)), replace=False)
@@ -149,7 +149,7 @@ def run_study(out: Path, config: StudyConfig = DEFAULT, *, report: Reporter = si
         logged=log.observations[drawn],
         original=logged_path(log, row),
         shown=shown,
-        bound=_bound(fitted[0], log, found[0].errors, _called("lower bound", report)),
+        bound=_bound(fitted[0], log, found[0].errors, _called("lower bound", progress)),
     )
 
 
@@ -183,12 +183,12 @@ def _claim(out: Path, log: Dataset) -> None:
         temporary.write_text(json.dumps(mark) + "\n", encoding="utf-8")
 
 
-def _fitted(out: Path, log: Dataset, variant: Variant, seed: int, model: Model | None, report: Reporter) -> Result:
-    told, folder = _called(f"{variant.name}, seed {seed}", report), out / f"{variant.name}-{seed}"
-    return fit(log, variant.config, seed=seed, folder=folder, model=model, report=told)
+def _fitted(out: Path, log: Dataset, variant: Variant, seed: int, model: Model | None, progress: Progress) -> Result:
+    told, folder = _called(f"{variant.name}, seed {seed}", progress), out / f"{variant.name}-{seed}"
+    return fit(log, variant.config, seed=seed, folder=folder, model=model, progress=told)
 
 
-def _plain_clone(out: Path, log: Dataset, config: CloningConfig, seed: int, report: Reporter) -> Policy:
+def _plain_clone(out: Path, log: Dataset, config: CloningConfig, seed: int, progress: Progress) -> Policy:
     """A clone of the whole log, whole episodes held back; one that was made before is taken from its file."""
     path = out / f"plain-{seed}.safetensors"
     wanted = {"cloning": json.loads(json.dumps(asdict(config))), "seed": seed, "rows": len(log)}
@@ -197,19 +197,19 @@ def _plain_clone(out: Path, log: Dataset, config: CloningConfig, seed: int, repo
         if {name: policy.card.get(name) for name in wanted} != wanted:
             raise OutputError(f"{path} was cloned under other settings; choose another folder.")
         return policy
-    told = _called(f"whole log, seed {seed}", report)
+    told = _called(f"whole log, seed {seed}", progress)
     episode = np.cumsum(log.episode_ends) - log.episode_ends
-    policy = clone(logged_rows(log, np.arange(len(log)), episode), config, seed=seed, report=told)
+    policy = clone(logged_rows(log, np.arange(len(log)), episode), config, seed=seed, progress=told)
     save_policy(policy, path)
     return policy
 
 
-def _judged(variant: Variant, result: Result, log: Dataset, config: StudyConfig, report: Reporter) -> VariantFindings:
+def _judged(variant: Variant, result: Result, log: Dataset, config: StudyConfig, progress: Progress) -> VariantFindings:
     """Walks from states of hopeless episodes, and values of states on the policy's walks."""
-    states, told = states_on_walks(result, config.value_states, seed=0), _called(f"{variant.name}, values", report)
-    errors = value_errors(result, states, report=told)
-    told = _called(f"{variant.name}, walks", report)
-    tracks = follow(result, _hopeless_states(log, config.walks), report=told)
+    states, told = states_on_walks(result, config.value_states, seed=0), _called(f"{variant.name}, values", progress)
+    errors = value_errors(result, states, progress=told)
+    told = _called(f"{variant.name}, walks", progress)
+    tracks = follow(result, _hopeless_states(log, config.walks), progress=told)
     arriving = [track for track in tracks if track.arrives]
     raw, metric = distances(arriving), distances(arriving, result.metric)
     return VariantFindings(
@@ -231,9 +231,9 @@ def _hopeless_states(log: Dataset, count: int) -> Int[np.ndarray, "n"]:
     return np.unique(states_of_rows(log, np.sort(drawn)))
 
 
-def _bound(result: Result, log: Dataset, errors: ValueErrors, report: Reporter) -> LowerBound:
+def _bound(result: Result, log: Dataset, errors: ValueErrors, progress: Progress) -> LowerBound:
     """The lower bound of the graph's policy in cells of position and velocity."""
-    (bounds, factors), mdp = lower_bound(result, log, report=report), result.mdp
+    (bounds, factors), mdp = lower_bound(result, log, progress=progress), result.mdp
     promised = policy_value(replace(mdp, penalty=0.0), bounds.policy, dead_end_value=bounds.floor)
     alive = np.flatnonzero(~mdp.only_ended_in[: mdp.real_count])  # whoever is over is worth nothing any more
     states, lower = mdp.states[alive].astype(np.float64), bounds.lower[alive]
@@ -266,11 +266,11 @@ def _settings(log: Dataset, config: StudyConfig) -> dict[str, object]:
     }
 
 
-def _called(name: str, report: Reporter) -> Reporter:
+def _called(name: str, progress: Progress) -> Progress:
     """A reporter whose stages carry a name of their own: the time left is told for each."""
 
     def told(stage: str, done: int, total: int) -> None:
-        report(f"{name}: {stage}", done, total)
+        progress(f"{name}: {stage}", done, total)
 
     return told
 
@@ -278,8 +278,8 @@ def _called(name: str, report: Reporter) -> Reporter:
 class _Steps:
     """Tells how many parts of the study are done."""
 
-    def __init__(self, report: Reporter, *, total: int) -> None:
-        self._report, self._total, self._begun = report, total, 0
+    def __init__(self, progress: Progress, *, total: int) -> None:
+        self._report, self._total, self._begun = progress, total, 0
 
     def now(self, what: str) -> None:
         self._report(f"study ({what})", self._begun, self._total)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
 from bats.tasks import hopper, mountain_car, worlds
@@ -18,7 +18,7 @@ from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze
 from bats.tasks.maze2d.starts import label_starts
 
-Collector = Callable[[int | None, int, Reporter], Dataset]
+Collector = Callable[[int | None, int, Progress], Dataset]
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Task:
     collector: Collector
 
 
-def _maze_log(maze: Maze, rows: int | None, seed: int, report: Reporter) -> Dataset:
-    log = collect_maze(maze, maze.log_rows if rows is None else rows, seed, report=report)
+def _maze_log(maze: Maze, rows: int | None, seed: int, progress: Progress) -> Dataset:
+    log = collect_maze(maze, maze.log_rows if rows is None else rows, seed, progress=progress)
     return label_starts(log.dataset(), maze)[0]
 
 
-def _mountain_car_log(rows: int | None, seed: int, report: Reporter) -> Dataset:
-    return mountain_car.collect_mountain_car(rows, seed, report=report)
+def _mountain_car_log(rows: int | None, seed: int, progress: Progress) -> Dataset:
+    return mountain_car.collect_mountain_car(rows, seed, progress=progress)
 
 
-def _hopper_log(rows: int | None, seed: int, report: Reporter) -> Dataset:
-    return hopper.collect_hopper(100_000 if rows is None else rows, seed, report=report)
+def _hopper_log(rows: int | None, seed: int, progress: Progress) -> Dataset:
+    return hopper.collect_hopper(100_000 if rows is None else rows, seed, progress=progress)
 
 
-def _world_log(world: worlds.World, name: str, rows: int | None, seed: int, report: Reporter) -> Dataset:
-    return worlds.collect_world(world, 5_000 if rows is None else rows, seed, name=name, report=report)
+def _world_log(world: worlds.World, name: str, rows: int | None, seed: int, progress: Progress) -> Dataset:
+    return worlds.collect_world(world, 5_000 if rows is None else rows, seed, name=name, progress=progress)
 
 
 TASKS: tuple[Task, ...] = (
@@ -101,17 +101,17 @@ def task_of_log(name: str) -> Task | None:
     return max(fitting, key=lambda task: len(task.name), default=None)
 
 
-def collect(task: str, rows: int | None = None, seed: int = 0, *, report: Reporter = silent) -> Dataset:
+def collect(task: str, rows: int | None = None, seed: int = 0, *, progress: Progress = no_progress) -> Dataset:
     """Collects a log of `rows` rows, or of the task's usual size. The same seed gives the same bytes.
 
     A maze's log comes with its start states labelled; the other tasks' starts are the first rows of episodes.
     """
-    return find_task(task).collector(rows, seed, report)
+    return find_task(task).collector(rows, seed, progress)
 
 
 def collect_published(
-    task: str, rows: int | None = None, seed: int = 0, *, report: Reporter = silent
+    task: str, rows: int | None = None, seed: int = 0, *, progress: Progress = no_progress
 ) -> dict[str, np.ndarray]:
     """The run that `collect` makes of a maze, as the arrays D4RL's files have, slips included (see `maze2d.log`)."""
     maze = find_maze(task, wanted="a published layout")
-    return collect_maze(maze, maze.log_rows if rows is None else rows, seed, report=report).published()
+    return collect_maze(maze, maze.log_rows if rows is None else rows, seed, progress=progress).published()

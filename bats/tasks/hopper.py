@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from jaxtyping import Float32
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
 from bats.tasks.recording import as_dataset, check_rows, play
@@ -32,14 +32,14 @@ def posture_action(observation: np.ndarray) -> np.ndarray:
     return -ANGLE_GAIN * observation[2:5] - SPEED_GAIN * observation[8:11]
 
 
-def collect_hopper(rows: int, seed: int, *, report: Reporter = silent) -> Dataset:
+def collect_hopper(rows: int, seed: int, *, progress: Progress = no_progress) -> Dataset:
     """`rows` rows of whole episodes, the last one cut. Starts are the first rows."""
     check_rows(rows)
     starting, disturbing = generator(seed).spawn(2)
     environment = _make()
     episodes, done = [], 0
     while done < rows:
-        report("collect", done, rows)
+        progress("collect", done, rows)
         strength = disturbing.uniform(0, STRONGEST_NOISE)
 
         def disturbed(observation: np.ndarray, strength: float = strength) -> Float32[np.ndarray, "3"]:
@@ -49,7 +49,7 @@ def collect_hopper(rows: int, seed: int, *, report: Reporter = silent) -> Datase
         episodes.append(play(environment, disturbed, seed=draw_seed(starting), most=rows - done))
         done += len(episodes[-1])
     environment.close()
-    report("collect", rows, rows)
+    progress("collect", rows, rows)
     return as_dataset(episodes, name=TASK)
 
 

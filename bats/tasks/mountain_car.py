@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from jaxtyping import Float32
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
 from bats.tasks.recording import as_dataset, check_rows, play
@@ -59,7 +59,7 @@ def expert_action(observation: np.ndarray) -> Float32[np.ndarray, "1"]:
 
 
 def collect_mountain_car(
-    rows: int | None, seed: int, *, expert_episodes: int = EXPERT_EPISODES, report: Reporter = silent
+    rows: int | None, seed: int, *, expert_episodes: int = EXPERT_EPISODES, progress: Progress = no_progress
 ) -> Dataset:
     """Random episodes, then the expert's. Starts are the first rows.
 
@@ -81,9 +81,9 @@ def collect_mountain_car(
 
     wandering, done = [], 0
     while done < wanted:
-        report("collect", expert_rows + done, expert_rows + wanted)
+        progress("collect", expert_rows + done, expert_rows + wanted)
         wandering.append(play(environment, random_action, seed=draw_seed(starting), most=wanted - done))
         done += len(wandering[-1])
     environment.close()
-    report("collect", expert_rows + done, expert_rows + wanted)
+    progress("collect", expert_rows + done, expert_rows + wanted)
     return as_dataset(wandering + shown, name=TASK)

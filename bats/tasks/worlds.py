@@ -22,7 +22,7 @@ import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
 from bats.tasks.recording import as_dataset, check_rows, play
@@ -160,7 +160,9 @@ def register_worlds() -> None:
         )
 
 
-def collect_world(world: World, rows: int, seed: int, *, name: str = "world", report: Reporter = silent) -> Dataset:
+def collect_world(
+    world: World, rows: int, seed: int, *, name: str = "world", progress: Progress = no_progress
+) -> Dataset:
     """Random actions from random places, in episodes of at most 100 steps. Starts are the first rows."""
     check_rows(rows)
     starting, acting = generator(seed).spawn(2)
@@ -171,9 +173,9 @@ def collect_world(world: World, rows: int, seed: int, *, name: str = "world", re
 
     episodes, done = [], 0
     while done < rows:
-        report("collect", done, rows)
+        progress("collect", done, rows)
         most = min(EPISODE_STEPS, rows - done)
         episodes.append(play(environment, random_action, seed=draw_seed(starting), most=most))
         done += len(episodes[-1])
-    report("collect", rows, rows)
+    progress("collect", rows, rows)
     return as_dataset(episodes, name=name, action_count=world.action_count)

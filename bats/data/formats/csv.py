@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bats.arrays import Reporter
+from bats.arrays import Progress
 from bats.data.episodes import Note, counted
 from bats.data.formats.columns import ColumnMap
 from bats.data.formats.fields import RawLog
@@ -25,7 +25,7 @@ DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 TEXT = "a text file in UTF-8"
 
 
-def read_csv(path: Path, columns: ColumnMap | None, report: Reporter) -> RawLog:
+def read_csv(path: Path, columns: ColumnMap | None, progress: Progress) -> RawLog:
     """Reads the mapped columns as doubles. Flags may be 0 and 1 or true and false; an episode id may be any text."""
     name = str(path)
     check_file(path, "a CSV file")
@@ -43,10 +43,10 @@ def read_csv(path: Path, columns: ColumnMap | None, report: Reporter) -> RawLog:
         for field, names in columns.by_field():
             fields[field][filled : filled + len(table)] = table[:, [rows.used.index(one) for one in names]]
         filled += len(table)
-        report(f"reading {path.name}", filled, most_rows)
+        progress(f"reading {path.name}", filled, most_rows)
     if not filled:
         raise DataError("rows below the header line", "none", file=name)
-    report(f"reading {path.name}", filled, filled)
+    progress(f"reading {path.name}", filled, filled)
     found = {field: values[:filled] for field, values in fields.items()}
     found["actions"], note = _guessed_actions(found["actions"], rows)
     return RawLog(

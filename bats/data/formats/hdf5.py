@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from h5py import h5g
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note
 from bats.data.formats.fields import RawLog
@@ -34,7 +34,7 @@ OWN_VERSION = 1
 """raised when the meaning of what stands in `bats` changes"""
 
 
-def read_hdf5(path: Path, report: Reporter) -> RawLog:
+def read_hdf5(path: Path, progress: Progress) -> RawLog:
     """Reads every field that has a known name, and notes all others."""
     with open_hdf5(path) as (root, guard):
         present = member_names(root, file=guard.file)
@@ -50,7 +50,7 @@ def read_hdf5(path: Path, report: Reporter) -> RawLog:
                 notes.append(Note("problem", f"'{name}' is {what}: it was left out."))
         if not nodes:
             raise missing_field("observations", present, file=guard.file).hinted(_minari_hint(path, present))
-        fields = _read_fields(nodes, guard, report, path.name)
+        fields = _read_fields(nodes, guard, progress, path.name)
         own = member(root, OWN_GROUP, file=guard.file)
         extras = _read_own(own.node, guard) if own is not None and own.kind == "group" else {}
         names = _read_own_names(own.node, guard) if own is not None and extras else {}
@@ -80,7 +80,7 @@ def _minari_hint(path: Path, present: list[str]) -> str:
 
 
 def _read_fields(
-    nodes: dict[str, h5py.h5d.DatasetID], guard: SizeGuard, report: Reporter, name: str
+    nodes: dict[str, h5py.h5d.DatasetID], guard: SizeGuard, progress: Progress, name: str
 ) -> dict[str, np.ndarray]:
     """Reads the arrays, telling progress in rows of the log: each row counts as read when its bytes are."""
     sizes = SizeGuard(guard.file, guard.file_bytes)
@@ -91,7 +91,7 @@ def _read_fields(
     def done(count: int) -> None:
         nonlocal read_bytes
         read_bytes += count
-        report(f"reading {name}", rows * read_bytes // max(total_bytes, 1), rows)
+        progress(f"reading {name}", rows * read_bytes // max(total_bytes, 1), rows)
 
     return {field: read_array(node, field, guard, done) for field, node in nodes.items()}
 
@@ -127,7 +127,9 @@ def _read_own_names(group: h5g.GroupID, guard: SizeGuard) -> dict[str, tuple[str
     return found
 
 
-def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False, report: Reporter = silent) -> None:
+def write_hdf5(
+    dataset: Dataset, path: Path | str, *, overwrite: bool = False, progress: Progress = no_progress
+) -> None:
     """Writes a log with D4RL's names; `load_dataset` gives back the same log.
 
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
@@ -153,11 +155,11 @@ def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False, r
         if getattr(dataset, name) is not None:
             own[name] = np.array([one.encode(errors="replace") for one in getattr(dataset, name)])
     fields |= {f"{OWN_GROUP}/{name}": np.asarray(value) for name, value in own.items()}
-    write_fields(fields, Path(path), overwrite=overwrite, report=report)
+    write_fields(fields, Path(path), overwrite=overwrite, progress=progress)
 
 
 def write_fields(
-    fields: Mapping[str, np.ndarray], path: Path, *, overwrite: bool = False, report: Reporter = silent
+    fields: Mapping[str, np.ndarray], path: Path, *, overwrite: bool = False, progress: Progress = no_progress
 ) -> None:
     """Writes arrays under their names, a slash making a group; whole or not at all."""
     rows = len(fields["rewards"])
@@ -166,9 +168,9 @@ def write_fields(
     with atomic_path(path, overwrite=overwrite) as temporary:
         with h5py.File(packed, "w") as file:
             for count, (name, values) in enumerate(fields.items()):
-                report(f"writing {path.name}", rows * count // len(fields), rows)
+                progress(f"writing {path.name}", rows * count // len(fields), rows)
                 small = values.ndim == 0 or len(values) < SMALL_ROWS
                 packing = {} if small else {"compression": "gzip", "compression_opts": 4, "shuffle": True}
                 file.create_dataset(name, data=values, **packing)
         temporary.write_bytes(packed.getbuffer())
-    report(f"writing {path.name}", rows, rows)
+    progress(f"writing {path.name}", rows, rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.episodes import TimeoutRule
 from bats.data.formats.columns import ColumnMap
@@ -40,7 +40,7 @@ def load_dataset(
     columns: ColumnMap | str | Mapping[str, str | Sequence[str]] | None = None,
     discrete: bool | None = None,
     timeout_rule: TimeoutRule = "auto",
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Dataset:
     """Reads a log from a file, a Minari data set or arrays by name, checks it and finds its episodes.
 
@@ -59,11 +59,11 @@ def load_dataset(
         known = {name: source[name] for name in source if name in KNOWN}
         raw = RawLog(known, unused=tuple(str(name) for name in source if name not in KNOWN))
         return to_dataset(raw, name="arrays", discrete=discrete, timeout_rule=timeout_rule)
-    raw = _read(source, mapped, report)
+    raw = _read(source, mapped, progress)
     return to_dataset(raw, name=str(source), discrete=discrete, timeout_rule=timeout_rule)
 
 
-def _read(source: str | Path, columns: ColumnMap | None, report: Reporter) -> RawLog:
+def _read(source: str | Path, columns: ColumnMap | None, progress: Progress) -> RawLog:
     name = str(source)
     if name in ("", MINARI_PREFIX):
         raise DataError(SOURCES, "no name given", file=repr(name))
@@ -71,18 +71,18 @@ def _read(source: str | Path, columns: ColumnMap | None, report: Reporter) -> Ra
         raise DataError("the path of a file", "one with a zero byte", file=repr(name))
     if isinstance(source, str) and source.startswith(MINARI_PREFIX):
         _no_columns(columns, name)
-        return read_minari(find_minari(source.removeprefix(MINARI_PREFIX)), report)
+        return read_minari(find_minari(source.removeprefix(MINARI_PREFIX)), progress)
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix in TABLE_READERS:
-        return TABLE_READERS[suffix](path, columns, report)
+        return TABLE_READERS[suffix](path, columns, progress)
     _no_columns(columns, name)
     if suffix in ARRAY_READERS:
-        return ARRAY_READERS[suffix](path, report)
+        return ARRAY_READERS[suffix](path, progress)
     with library_call(name, SOURCES):
         is_folder, exists = path.is_dir(), path.exists()
     if is_folder:
-        return read_minari(path, report)
+        return read_minari(path, progress)
     raise DataError(SOURCES, f"a file ending in '{path.suffix}'" if exists else "no such file", file=name)
 
 

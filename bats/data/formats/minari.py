@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from h5py import h5d, h5g
 
-from bats.arrays import Reporter
+from bats.arrays import Progress
 from bats.data.episodes import Note, counted
 from bats.data.formats.fields import RawLog
 from bats.data.formats.hdf5_access import member, member_names, open_hdf5, other_names, read_array
@@ -85,7 +85,7 @@ def data_folder(folder: Path) -> Path:
     raise DataError(expected, found, file=str(folder))
 
 
-def read_minari(folder: Path, report: Reporter) -> RawLog:
+def read_minari(folder: Path, progress: Progress) -> RawLog:
     """Reads all episodes of a data set stored as HDF5."""
     place = data_folder(folder)
     metadata = _read_metadata(place / METADATA_FILE)
@@ -104,7 +104,7 @@ def read_minari(folder: Path, report: Reporter) -> RawLog:
             if entry is None or entry.kind != "group":
                 raise DataError("a group", "something else", file=guard.file, field=name)
             log.add(entry.node, name, guard)
-            report(f"reading {folder.name}", log.rows, log.rows * len(episodes) // count)
+            progress(f"reading {folder.name}", log.rows, log.rows * len(episodes) // count)
     log.unused |= set(names) - set(episodes)
     return _raw_log(log, metadata, file=str(place / METADATA_FILE))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.formats.minari import OWN_KEY, OWN_NAMES, OWN_VERSION, minari_root
 from bats.data.formats.untrusted import one_line
@@ -38,7 +38,7 @@ def write_minari(
     description: str = "",
     author: str = "",
     algorithm_name: str = "",
-    report: Reporter = silent,
+    progress: Progress = no_progress,
 ) -> Path:
     """Writes a log where `minari.load_dataset(dataset_id)` finds it; returns its folder.
 
@@ -71,7 +71,7 @@ def write_minari(
             data_format="hdf5",
         )
         storage.update_metadata(metadata)
-        storage.update_episodes(_episodes(dataset, report, dataset_id))
+        storage.update_episodes(_episodes(dataset, progress, dataset_id))
         _make_namespace(dataset_id)
         hidden.rename(target)
     except ImportError as error:  # Minari imports what its storage needs only when one is made
@@ -115,7 +115,7 @@ def _make_namespace(dataset_id: str) -> None:
         create_namespace(namespace)
 
 
-def _episodes(dataset: Dataset, report: Reporter, name: str) -> Iterator[EpisodeBuffer]:
+def _episodes(dataset: Dataset, progress: Progress, name: str) -> Iterator[EpisodeBuffer]:
     from minari.data_collector import EpisodeBuffer
 
     actions = dataset.actions if dataset.action_count is None else dataset.actions.astype(np.int64)
@@ -127,7 +127,7 @@ def _episodes(dataset: Dataset, report: Reporter, name: str) -> Iterator[Episode
     first = 0
     for number, last in enumerate(np.flatnonzero(ends).tolist()):
         rows = slice(first, last + 1)
-        report(f"writing {name}", first, len(dataset))
+        progress(f"writing {name}", first, len(dataset))
         yield EpisodeBuffer(
             id=number,
             observations=np.concatenate([dataset.observations[rows], dataset.next_observations[last : last + 1]]),
@@ -138,7 +138,7 @@ def _episodes(dataset: Dataset, report: Reporter, name: str) -> Iterator[Episode
             infos={},  # without it, Minari cannot print the episode
         )
         first = last + 1
-    report(f"writing {name}", len(dataset), len(dataset))
+    progress(f"writing {name}", len(dataset), len(dataset))
 
 
 def _box(rows: np.ndarray) -> gymnasium.spaces.Box:

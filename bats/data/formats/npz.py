@@ -21,7 +21,7 @@ from typing import cast
 import numpy as np
 from numpy.lib import format as npy_format
 
-from bats.arrays import Reporter
+from bats.arrays import Progress
 from bats.data.formats.fields import RawLog
 from bats.data.formats.names import KNOWN, missing_field
 from bats.data.formats.untrusted import ZIP, SizeGuard, check_file, clean_flags, library_call, one_line, what_it_is
@@ -31,7 +31,7 @@ BLOCK_BYTES = 2**22
 SOUND = "a sound npz file"
 
 
-def read_npz(path: Path, report: Reporter) -> RawLog:
+def read_npz(path: Path, progress: Progress) -> RawLog:
     """Reads every array that has a known name, and notes all others."""
     name = str(path)
     size = check_file(path, "an npz file")
@@ -51,12 +51,12 @@ def read_npz(path: Path, report: Reporter) -> RawLog:
             raise missing_field("observations", [*entries], file=name)
         guard, fields = SizeGuard(name, size), {}
         for field, entry in wanted.items():
-            fields[field] = _read_member(archive, entry, field, guard, report)
+            fields[field] = _read_member(archive, entry, field, guard, progress)
     return RawLog(fields, unused=tuple(field for field in entries if field not in wanted))
 
 
 def _read_member(
-    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, field: str, guard: SizeGuard, report: Reporter
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, field: str, guard: SizeGuard, progress: Progress
 ) -> np.ndarray:
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         found = f"method {entry.compress_type}"
@@ -71,7 +71,7 @@ def _read_member(
         guard.admit(field, math.prod(shape) * dtype.itemsize, entry.compress_size)
         with library_call(guard.file, SOUND, field=field):
             values = np.empty(math.prod(shape), dtype)
-        _fill(values, stream, field, guard.file, report)
+        _fill(values, stream, field, guard.file, progress)
     return clean_flags(values).reshape(shape, order="F" if fortran else "C")
 
 
@@ -86,7 +86,7 @@ def _read_header(stream: BufferedIOBase, field: str, file: str) -> tuple[tuple[i
     return shape, fortran, dtype
 
 
-def _fill(values: np.ndarray, stream: BufferedIOBase, field: str, file: str, report: Reporter) -> None:
+def _fill(values: np.ndarray, stream: BufferedIOBase, field: str, file: str, progress: Progress) -> None:
     """Unpacks into `values` a block at a time; the archive's own checksum is verified at the end of it."""
     target = values.view(np.uint8).data if values.size else memoryview(b"")
     filled = 0
@@ -97,7 +97,7 @@ def _fill(values: np.ndarray, stream: BufferedIOBase, field: str, file: str, rep
             raise DataError(f"{len(target):,} bytes of numbers", f"{filled:,}", file=file, field=field)
         target[filled : filled + len(block)] = block
         filled += len(block)
-        report(f"reading {Path(file).name} ({field})", filled // values.itemsize, values.size)
+        progress(f"reading {Path(file).name} ({field})", filled // values.itemsize, values.size)
     with _zip_call(file, field):
         rest = stream.read(1)
     if rest:

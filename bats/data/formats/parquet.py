@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bats.arrays import Reporter
+from bats.arrays import Progress
 from bats.data.formats.columns import ColumnMap
 from bats.data.formats.fields import RawLog
 from bats.data.formats.names import numbered_names
@@ -23,7 +23,7 @@ BATCH_ROWS = 65_536
 SOUND = "a sound Parquet file"
 
 
-def read_parquet(path: Path, columns: ColumnMap | None, report: Reporter) -> RawLog:
+def read_parquet(path: Path, columns: ColumnMap | None, progress: Progress) -> RawLog:
     """Reads the mapped columns in the types they are stored in."""
     try:
         import pyarrow.parquet
@@ -40,7 +40,7 @@ def read_parquet(path: Path, columns: ColumnMap | None, report: Reporter) -> Raw
             header, rows = list(file.schema_arrow.names), int(file.metadata.num_rows)
         columns = ColumnMap.recognise(header, file=name) if columns is None else columns
         columns.check_against(header, file=name)
-        fields = _read_fields(file, columns, rows, name, report)
+        fields = _read_fields(file, columns, rows, name, progress)
     used = {column for _, names in columns.by_field() for column in names}
     hints = {field: f"({field}: {', '.join(names)}.)" for field, names in columns.by_field()}
     return RawLog(
@@ -58,7 +58,7 @@ def _number_names(columns: tuple[str, ...], values: np.ndarray) -> tuple[str, ..
 
 
 def _read_fields(
-    file: pyarrow.parquet.ParquetFile, columns: ColumnMap, rows: int, name: str, report: Reporter
+    file: pyarrow.parquet.ParquetFile, columns: ColumnMap, rows: int, name: str, progress: Progress
 ) -> dict[str, np.ndarray]:
     """Fills one array per field; the memory for it is set aside once the first batch has shown its width."""
     fields: dict[str, np.ndarray] = {}
@@ -81,7 +81,7 @@ def _read_fields(
                 raise DataError(expected, found, file=name, field=field, row=filled)
             fields[field][filled : filled + len(values)] = values
         filled += batch.num_rows
-        report(f"reading {Path(name).name}", filled, rows)
+        progress(f"reading {Path(name).name}", filled, rows)
     if filled != rows or not fields:
         raise DataError(f"{rows:,} rows, as its footer says, at least one", f"{filled:,}", file=name)
     return fields

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
-from bats.arrays import Reporter, silent
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.tasks.maze2d.maps import START_SPREAD, Maze, start_state
 from bats.tasks.maze2d.physics import MazePhysics
@@ -78,7 +78,7 @@ class MazeLog:
 
 
 def collect_maze(
-    maze: Maze, rows: int, seed: int, *, noise: float = ACTION_NOISE, report: Reporter = silent
+    maze: Maze, rows: int, seed: int, *, noise: float = ACTION_NOISE, progress: Progress = no_progress
 ) -> MazeLog:
     """Collects `rows` steps of one run. The same seed gives the same bytes.
 
@@ -99,7 +99,7 @@ def collect_maze(
     cell = maze.cells[targeting.integers(len(maze.cells))]
     for row in range(rows):
         if row % BLOCK == 0:
-            report("collect", row, rows)
+            progress("collect", row, rows)
             disturbances = disturbing.normal(0, noise, (BLOCK, 2)).tolist()
         along, across, arrived = controller.act(looked_at, cell)
         push, pull = disturbances[row % BLOCK]
@@ -117,5 +117,5 @@ def collect_maze(
             looked_at, looked_at_row = state, row + 1
             since_target += 1
     targets[target_from:] = cell + targeting.uniform(-START_SPREAD, START_SPREAD, 2)
-    report("collect", rows, rows)
+    progress("collect", rows, rows)
     return MazeLog(maze, states, actions, arrivals, seen, targets)

@@ -1,0 +1,89 @@
+"""Distinct rows: which states of a log are the same state, and which actions the same action.
+
+Rows are compared bit by bit, so two states are one state exactly if all their numbers are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+from numba import njit
+
+from bats.arrays import Observations, States
+
+Array = np.ndarray[Any, Any]
+Kernel = Callable[..., Any]
+
+
+def compiled(kernel: Kernel) -> Kernel:
+    """Compiles a kernel with Numba at its first call and keeps the result on disk, where a folder can be written."""
+    try:
+        return njit(cache=True)(kernel)
+    except RuntimeError:  # neither beside the package nor in the user's own folder
+        return njit(kernel)
+
+
+def merge_states(
+    observations: Observations, next_observations: Observations
+) -> tuple[States, Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
+    """The distinct states of a log, and for each row the index of its state and of its next state."""
+    # rows interleave to s0 s0' s1 s1' …, so that states are numbered along each trajectory
+    visited = np.stack([observations, next_observations], axis=1).reshape(2 * len(observations), -1)
+    index, first_seen = number_rows(row_bits(visited))
+    return visited[first_seen], index[0::2].copy(), index[1::2].copy()
+
+
+def row_bits(table: np.ndarray) -> Int[np.ndarray, "N words"]:
+    """Each row as 32-bit integers that are equal exactly where the rows are; 0.0 and -0.0 are equal."""
+    rows = table.reshape(len(table), -1)
+    return np.ascontiguousarray(rows + rows.dtype.type(0)).view(np.int32)
+
+
+def number_rows(words: Array) -> tuple[Array, Array]:
+    """Numbers the distinct rows of a table in the order of their first appearance.
+
+    Returns each row's number and, for each number, the row where it first appeared.
+    """
+    number = np.empty(len(words), dtype=np.int32)
+    first = np.empty(len(words), dtype=np.int32)
+    count = _number_rows(words, number, first)
+    return number, first[:count].copy()
+
+
+@compiled
+def _number_rows(words: Array, number: Array, first: Array) -> int:
+    """An open-addressing hash table that compares whole rows, so equal hashes alone never merge two rows."""
+    rows, width = words.shape
+    slots = 1
+    while slots < 2 * rows:
+        slots *= 2
+    mask = np.uint64(slots - 1)
+    table = np.full(slots, -1, dtype=np.int32)
+    count = 0
+    for row in range(rows):
+        mixed = np.uint64(0x9E3779B97F4A7C15)
+        for column in range(width):
+            mixed = (mixed ^ np.uint64(np.uint32(words[row, column]))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed ^= mixed >> np.uint64(29)
+        slot = mixed & mask
+        while True:
+            held = table[slot]
+            if held < 0:
+                table[slot] = count
+                first[count] = row
+                number[row] = count
+                count += 1
+                break
+            equal = True
+            for column in range(width):
+                if words[first[held], column] != words[row, column]:
+                    equal = False
+                    break
+            if equal:
+                number[row] = held
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return count
