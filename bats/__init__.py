@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bats import tasks as tasks
     from bats.config import Config, preset
     from bats.data.checks import validate
     from bats.data.dataset import Dataset
@@ -70,6 +71,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tasks":  # a package of its own: `bats.tasks.collect`
+        return import_module("bats.tasks")
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(home), name)

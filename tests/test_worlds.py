@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -164,3 +166,9 @@ def test_every_other_task_has_an_environment(task: str) -> None:
 def test_a_log_of_one_row_is_refused(task: str) -> None:
     with pytest.raises(BatsError, match="at least 2 rows"):
         collect(task, 1, 0)
+
+
+def test_logs_are_collected_after_importing_the_package_alone() -> None:
+    program = "import bats; print(len(bats.tasks.collect('chain', rows=50, seed=0)))"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert printed.split() == ["50"]
