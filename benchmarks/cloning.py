@@ -21,7 +21,7 @@ from bats.policy.demonstrations import Demonstrations, demonstrate, logged_rows
 from bats.runs.pipeline import load_result
 from bats.tasks import collect
 from bats.tasks.maze2d import Maze, find_maze
-from benchmarks.maze_score import played, score_lines
+from benchmarks.maze_score import evaluate_in_maze, score_lines
 
 BEST = 0.1
 
@@ -46,7 +46,7 @@ def main() -> None:
     for kind, lesson in lessons.items():
         for seed in range(options.clones):
             policy = clone(lesson, config, seed=seed)
-            for line in score_lines(played(policy, maze, seed=seed), maze, f"{maze.name}_{kind}_{seed}"):
+            for line in score_lines(evaluate_in_maze(policy, maze, seed=seed), maze, f"{maze.name}_{kind}_{seed}"):
                 print(line, flush=True)
 
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
 import gymnasium
 import numpy as np
 from jaxtyping import Float
 
+from bats.tasks.episodes import closed_loop, open_loop, play
 from bats.tasks.maze2d import MAZES, Maze, WaypointController, collect_maze, find_maze, label_starts, stratified_starts
 from bats.tasks.mountain_car import ENVIRONMENT as MOUNTAIN_CAR
 from bats.tasks.mountain_car import expert_action
-from bats.tasks.recording import play
 
 RANDOM_EPISODES = {"umaze": 400, "medium": 60, "large": 30}
-"""a start cell"""
+"""episodes from each start cell"""
 
 
 def figure(name: str, value: float, unit: str) -> None:
@@ -51,33 +50,31 @@ def measure_log(maze: Maze, rows: int) -> None:
     log = collect_maze(maze, rows, 0)
     figure(f"collect_{maze.name}", rows / (time.perf_counter() - began), "steps/s")
     _, report = label_starts(log.dataset(), maze)
-    figure(f"starts_fewest_{maze.name}", min(found.count for found in report.cells), "rows")
-    figure(f"starts_widest_{maze.name}", max(found.width for found in report.cells), "of_0.5")
+    figure(f"starts_min_{maze.name}", min(starts.count for starts in report.cells), "rows")
+    figure(f"starts_max_width_{maze.name}", max(starts.width for starts in report.cells), "of_0.5")
     figure(f"starts_short_cells_{maze.name}", len(report.short), f"of_{len(report.cells)}_cells")
 
 
-def random_scores(maze: Maze, resets: Iterable[dict[str, Any]]) -> Float[np.ndarray, "episodes"]:
-    """Normalised scores of a random policy, an episode for each way to call `reset`."""
+def random_scores(
+    maze: Maze, seeds: Sequence[int | None], states: Float[np.ndarray, "n 4"] | None = None
+) -> Float[np.ndarray, "n"]:
+    """Normalised scores of a random policy, in an episode for each seed."""
     environment = gymnasium.make(maze.environment, disable_env_checker=True)
-    rng = np.random.default_rng(1)
-    scores = []
-    for reset in resets:
-        environment.reset(seed=reset.get("seed"), options=reset.get("options"))
-        pushes = rng.uniform(-1, 1, (maze.episode_steps, 2))
-        scores.append(float(maze.normalised_score(sum(float(environment.step(push)[1]) for push in pushes))))
-    return np.array(scores)
+    actions = np.random.default_rng(1).uniform(-1, 1, (len(seeds), maze.episode_steps, 2))
+    episodes = play([environment], open_loop(list(actions)), seeds=seeds, states=states, keep_observations=False)
+    return maze.normalised_score([episode.rewards.sum() for episode in episodes])
 
 
 def measure_random_policy(maze: Maze, per_cell: int, plain: int) -> None:
     """0 by D4RL's own measurement, whose 100 episodes leave it uncertain by 1.6 (large) to 4 points (umaze).
 
-    Once with as many plainly drawn episodes as are often played, and once with every start cell equally often.
+    Once with `plain` episodes from the environment's own starts, and once with the same number from every start cell.
     """
-    drawn = random_scores(maze, ({"seed": seed} for seed in range(plain)))
+    drawn = random_scores(maze, range(plain))
     figure(f"random_policy_{maze.name}_{plain}_plain", float(drawn.mean()), "score")
     figure(f"random_policy_{maze.name}_{plain}_plain_standard_error", float(drawn.std() / plain**0.5), "score")
     starts = stratified_starts(maze, per_cell, seed=0)
-    by_cell = random_scores(maze, ({"options": {"state": start}} for start in starts)).reshape(-1, per_cell)
+    by_cell = random_scores(maze, [None] * len(starts), starts).reshape(-1, per_cell)
     figure(f"random_policy_{maze.name}", float(by_cell.mean()), "score")
     if per_cell > 1:
         spread = np.sqrt(by_cell.var(axis=1, ddof=1).mean() / by_cell.size)
@@ -87,22 +84,22 @@ def measure_random_policy(maze: Maze, per_cell: int, plain: int) -> None:
 def measure_waypoint_controller(maze: Maze, per_cell: int) -> None:
     """Without noise, and with a new plan in every episode."""
     environment = gymnasium.make(maze.environment, disable_env_checker=True)
-    returns = []
-    for number, start in enumerate(stratified_starts(maze, per_cell, seed=0)):
-        controller = WaypointController(maze, np.random.default_rng(number))
-        observation, _ = environment.reset(options={"state": start})
-        total, truncated = 0.0, False
-        while not truncated:
-            along, across, _ = controller.act(tuple(observation.tolist()), maze.goal)
-            observation, reward, _, truncated, _ = environment.step(np.array([along, across]))
-            total += float(reward)
-        returns.append(total)
-    figure(f"waypoint_controller_{maze.name}", float(maze.normalised_score(returns).mean()), "score")
+    starts = stratified_starts(maze, per_cell, seed=0)
+    controllers = [WaypointController(maze, np.random.default_rng(i)) for i in range(len(starts))]
+
+    def choose(observations: np.ndarray, running: Sequence[int], step: int) -> list[np.ndarray]:
+        states = map(tuple, observations.tolist())
+        return [np.array(controllers[i].act(state, maze.goal)[:2]) for i, state in zip(running, states, strict=True)]
+
+    episodes = play([environment], choose, seeds=[None] * len(starts), states=starts, keep_observations=False)
+    scores = maze.normalised_score([episode.rewards.sum() for episode in episodes])
+    figure(f"waypoint_controller_{maze.name}", float(scores.mean()), "score")
 
 
 def measure_mountain_car(episodes: int) -> None:
     environment = gymnasium.make(MOUNTAIN_CAR, disable_env_checker=True)
-    returns = [play(environment, expert_action, seed=seed).rewards.sum() for seed in range(episodes)]
+    expert = play([environment], closed_loop(expert_action), seeds=range(episodes))
+    returns = [episode.rewards.sum() for episode in expert]
     figure("mountain_car_expert", float(np.mean(returns)), "return")
     figure("mountain_car_expert_worst", float(np.min(returns)), "return")
 

@@ -23,7 +23,7 @@ from bats.runs.pipeline import clone_resolved, fit
 from bats.runs.solve_again import Changes, resolve
 from bats.tasks.maze2d import find_maze
 from bats.tasks.maze2d.maps import GOAL_RADIUS
-from benchmarks.maze_score import goal_lines, inside, played
+from benchmarks.maze_score import evaluate_in_maze, goal_lines, inside
 
 
 def main() -> None:
@@ -41,8 +41,8 @@ def main() -> None:
     name = f"{maze.name}_goal_{row:g}_{column:g}"
     policy = resolved(options.run, reward, name) if options.run else fitted(options, reward)
     kind = "resolved" if options.run else "fitted"
-    judged = played(policy, maze, seed=options.seed)
-    for line in goal_lines(inside(judged, (row, column)), f"{name}_{kind}"):
+    evaluation = evaluate_in_maze(policy, maze, seed=options.seed)
+    for line in goal_lines(inside(evaluation, (row, column)), f"{name}_{kind}"):
         print(line, flush=True)
 
 

@@ -20,14 +20,13 @@ from pathlib import Path
 
 from bats.config import Config, preset
 from bats.data.formats.load import load_dataset
-from bats.evaluation.episodes import STARTS_PER_CELL
 from bats.model.fit import load_model
 from bats.runs.pipeline import fit
 from bats.stitching.records import RoundRecord
 from bats.tasks import collect
 from bats.tasks.maze2d import find_maze
-from benchmarks.maze_judge import judge
-from benchmarks.maze_score import OTHERS_PER_CELL, played, score_lines
+from benchmarks.maze_replay import compare_in_maze
+from benchmarks.maze_score import evaluate_in_maze, score_lines
 from benchmarks.true_values import coverage_lines
 
 TASKS = ("maze2d-umaze", "maze2d-medium", "maze2d-large")
@@ -76,18 +75,18 @@ def measure(task: str, config: Config, name: str, options: argparse.Namespace) -
     if not task.startswith("maze2d"):
         return
     maze = find_maze(task)
-    judged = judge(
+    comparison = compare_in_maze(
         result.mdp,
         result.solution.policy,
         maze,
         result.metric,
         tolerance=config.final_tolerance or config.stitch.tolerance,
-        per_cell=STARTS_PER_CELL.get(maze.name, OTHERS_PER_CELL),
+        per_cell=maze.starts_per_cell,
         seed=options.seed,
     )
-    for line in judged.lines(name):
+    for line in comparison.lines(name):
         print(line, flush=True)
-    for line in score_lines(played(result.policy, maze, seed=options.seed), maze, name):
+    for line in score_lines(evaluate_in_maze(result.policy, maze, seed=options.seed), maze, name):
         print(line, flush=True)
     if result.certificate is not None:
         for line in coverage_lines(name, result, task, seed=options.seed):

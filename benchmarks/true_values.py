@@ -1,11 +1,11 @@
-"""What policies truly earn, discounted, from exact states of a run, beside what was certified.
+"""True discounted returns of policies from exact states of a run, beside the certified bounds.
 
-1,400 steps in the simulator and no time limit:
+Both are played for 1,400 steps in the simulator, without a time limit:
 
-    followed    the graph's actions along its walk, played open loop
+    replayed    the actions of a rollout of the graph's policy, open loop
     cloned      the cloned policy
 
-Where the graph's walk ends before the task does, its last action is kept up, for as long as it takes.
+If a rollout ends in the graph before the task does, its last action is repeated.
 """
 
 from __future__ import annotations
@@ -31,50 +31,50 @@ STEPS = 1400
 """after these, discounts of 0.99 are below a millionth"""
 
 STARTS = 200
-"""of a run that are played from, if it has as many"""
+"""start states of a run that are played from, if it has that many"""
 
 Numbers = Float[np.ndarray, "n D"]
 Simulator = Callable[[Numbers, Float[np.ndarray, "n A"]], tuple[Numbers, Float[np.ndarray, "n"], Bool[np.ndarray, "n"]]]
-"""next states, rewards and ends of a step from many states at once"""
+"""one step from many states: next states, rewards, and whether the task ended"""
 
 
 def simulator(task: str) -> Simulator:
-    """The true environment of a task, entered with exactly the given states."""
+    """The real environment of a task, put into exactly the given states."""
     return _car() if task == "mountain-car" else _maze(task)
 
 
-def followed_values(
+def replayed_values(
     mdp: TabularMDP, policy: TabularPolicy, starts: Int[np.ndarray, "n"], simulate: Simulator
 ) -> Float[np.ndarray, "n"]:
-    """What the graph's actions earn from its states."""
+    """Discounted returns of the graph's actions from its states."""
     edges = walk(mdp, policy, starts, STEPS).edge
     last = np.maximum.accumulate(np.where(edges != NO_EDGE, np.arange(STEPS), 0), axis=1)
-    kept_up = np.take_along_axis(edges, last, axis=1)
-    return _earned(mdp.states[starts], lambda step, _: mdp.action[kept_up[:, step]], simulate, mdp.gamma)
+    repeated = np.take_along_axis(edges, last, axis=1)
+    return _returns(mdp.states[starts], lambda step, _: mdp.action[repeated[:, step]], simulate, mdp.gamma)
 
 
 def cloned_values(clone: Policy, states: Numbers, simulate: Simulator, gamma: float) -> Float[np.ndarray, "n"]:
-    """What the clone earns from states."""
-    return _earned(states, lambda _, here: clone.predict(here.astype(np.float32)), simulate, gamma)
+    """Discounted returns of the clone from states."""
+    return _returns(states, lambda _, current: clone.predict(current.astype(np.float32)), simulate, gamma)
 
 
 def coverage_lines(name: str, result: Result, task: str, *, seed: int) -> Iterator[str]:
-    """How many of 200 starts have their true values within the bounds, of both policies."""
-    found, mdp, simulate = certificate(result), result.mdp, simulator(task)
-    drawn = np.random.default_rng([seed, 12]).permutation(len(found.at_starts.starts))[:STARTS]
-    starts = found.at_starts.starts[drawn]
+    """The share of 200 starts whose true values lie within the bounds, for both policies."""
+    certified, mdp, simulate = certificate(result), result.mdp, simulator(task)
+    drawn = np.random.default_rng([seed, 12]).permutation(len(certified.at_starts.starts))[:STARTS]
+    starts = certified.at_starts.starts[drawn]
+    span = certified.card.ceiling - certified.card.floor
     true = {
-        "graph": followed_values(mdp, result.solution.policy, starts, simulate),
+        "graph": replayed_values(mdp, result.solution.policy, starts, simulate),
         "clone": cloned_values(result.policy, mdp.states[starts], simulate, mdp.gamma),
     }
     for kind, values in true.items():
-        lower, upper = (getattr(found.at_starts, f"{kind}_{end}")[drawn] for end in ("lower", "upper"))
-        rounding = 1e-6 * (found.card.ceiling - found.card.floor)
-        below, above = values < lower - rounding, values > upper + rounding
+        lower, upper = (getattr(certified.at_starts, f"{kind}_{end}")[drawn] for end in ("lower", "upper"))
+        below, above = values < lower - 1e-6 * span, values > upper + 1e-6 * span  # apart from rounding
         yield f"figure {name}_{kind}_covered {np.mean(~below & ~above):.4g} share"
         yield f"figure {name}_{kind}_below {np.mean(below):.4g} share"
         yield f"figure {name}_{kind}_above {np.mean(above):.4g} share"
-        yield f"figure {name}_{kind}_width {np.mean(upper - lower) / (found.card.ceiling - found.card.floor):.4g} share"
+        yield f"figure {name}_{kind}_width {np.mean(upper - lower) / span:.4g} share"
         yield f"figure {name}_{kind}_lower {lower.mean():.6g} value"
         yield f"figure {name}_{kind}_true {values.mean():.6g} value"
         yield f"figure {name}_{kind}_upper {upper.mean():.6g} value"
@@ -86,17 +86,17 @@ def certificate(result: Result) -> Certified:
     return result.certificate
 
 
-def _earned(
+def _returns(
     states: Numbers, act: Callable[[int, Numbers], np.ndarray], simulate: Simulator, gamma: float
 ) -> Float[np.ndarray, "n"]:
-    here, earned, weight = states.astype(np.float64), np.zeros(len(states)), np.ones(len(states))
+    current, returns, weight = states.astype(np.float64), np.zeros(len(states)), np.ones(len(states))
     for step in range(STEPS):
-        here, paid, ends = simulate(here, act(step, here))
-        earned += weight * paid
-        weight *= gamma * ~ends
+        current, rewards, ended = simulate(current, act(step, current))
+        returns += weight * rewards
+        weight *= gamma * ~ended
         if not weight.any():
             break
-    return earned
+    return returns
 
 
 def _maze(task: str) -> Simulator:
@@ -116,10 +116,10 @@ def _car() -> Simulator:
     car.reset(seed=0)
 
     def step(states: Numbers, actions: np.ndarray) -> tuple[Numbers, np.ndarray, np.ndarray]:
-        after, paid, ends = np.empty_like(states), np.empty(len(states)), np.empty(len(states), dtype=bool)
+        after, rewards, ended = np.empty_like(states), np.empty(len(states)), np.empty(len(states), dtype=bool)
         for row, (state, action) in enumerate(zip(states, actions, strict=True)):
             car.state = state.astype(np.float32)  # type: ignore[attr-defined]
-            after[row], paid[row], ends[row], _, _ = car.step(action)
-        return after, paid, ends
+            after[row], rewards[row], ended[row], _, _ = car.step(action)
+        return after, rewards, ended
 
     return step

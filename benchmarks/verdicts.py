@@ -29,9 +29,9 @@ from bats.metric.scaled import ScaledMetric
 from bats.runs.pipeline import Result, fit
 from bats.studies.mountain_car import car_config
 from bats.tasks import collect
+from bats.tasks.episodes import as_dataset
 from bats.tasks.maze2d import find_maze, label_starts, stratified_starts
 from bats.tasks.mountain_car import collect_mountain_car
-from bats.tasks.recording import as_dataset
 from benchmarks.true_values import STARTS, certificate, coverage_lines
 
 LOGS = ("umaze", "no-goal", "optimal", "random-car", "noisy", "hopper", "car")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import gymnasium
 import numpy as np
 import pytest
 
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.evaluation.episodes import evaluate, interval, judged_starts, replay
+from bats.evaluation.episodes import evaluate, interval, replay
+from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import from_dataset
 from bats.graph.rollouts import undiscounted_return, walk
 from bats.graph.solve import policy_iteration
-from bats.tasks import collect
-from bats.tasks.maze2d import find_maze
+from bats.tasks import collect, find_task
+from bats.tasks.episodes import closed_loop, open_loop, play
+from bats.tasks.maze2d import find_maze, stratified_starts
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.worlds import CHAIN, CHAIN_ENVIRONMENT, EPISODE_STEPS, GRID_ENVIRONMENT, WorldEnv
-from benchmarks.maze_judge import play
 
 
 class Always:
@@ -29,15 +32,15 @@ class Always:
         return np.repeat(self._action[None], len(observation), axis=0)
 
 
-class Spoken(gymnasium.Env[str, np.int64]):
-    """Shows words instead of numbers."""
+class Verbal(gymnasium.Env[str, np.int64]):
+    """Observations are words instead of numbers."""
 
     def reset(self, **options: object) -> tuple[str, dict[str, object]]:
-        return "here", {}
+        return "start", {}
 
 
 class ToTheCorner:
-    """The best policy of any world: up along the first axis that has room."""
+    """The best policy of any world: up along the first axis that is not at its end."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._last = np.array(shape) - 1
@@ -46,7 +49,7 @@ class ToTheCorner:
         return 2 * np.argmax(observation < self._last, axis=1) + 1
 
 
-def test_the_best_policy_of_a_chain_earns_what_it_must_from_every_start() -> None:
+def test_the_best_policy_of_a_chain_reaches_the_goal_from_every_start() -> None:
     starts = CHAIN.positions()[:-1].astype(np.float64)
     found = evaluate(Always(np.array(1)), CHAIN_ENVIRONMENT, starts=starts, record=True)
     assert found.returns.tolist() == [1.0] * 9
@@ -56,11 +59,9 @@ def test_the_best_policy_of_a_chain_earns_what_it_must_from_every_start() -> Non
     assert found.episodes[0].observations[:, 0].tolist() == list(range(10))
     assert all(episode.terminated for episode in found.episodes)
     assert np.array_equal(found.starts, starts)
-    with pytest.raises(SettingError, match="no reference scores"):
-        _ = found.score
 
 
-def test_the_worst_policy_earns_nothing_until_time_is_up() -> None:
+def test_the_worst_policy_gets_nothing_until_the_time_limit() -> None:
     found = evaluate(Always(np.array(0)), CHAIN_ENVIRONMENT, episodes=5, seed=0)
     assert found.returns.tolist() == [0.0] * 5
     assert found.lengths.tolist() == [EPISODE_STEPS] * 5
@@ -85,9 +86,7 @@ def test_a_cost_for_every_move_is_counted() -> None:
 
 def test_maze_episodes_are_those_of_the_physics_and_are_scored() -> None:
     maze = find_maze("umaze")
-    starts = judged_starts(maze, seed=0)[::20]
-    assert len(judged_starts("medium", seed=0)) == 104
-    assert len(judged_starts("large", seed=0)) == 138
+    starts = stratified_starts(maze, 1, seed=0)
     push = np.array([-0.5, -1.0], np.float32)
     found = evaluate(Always(push), maze.environment, starts=starts, record=True)
     physics = MazePhysics(maze)
@@ -98,23 +97,23 @@ def test_maze_episodes_are_those_of_the_physics_and_are_scored() -> None:
             assert tuple(seen.tolist()) == state
     inside = [maze.at_goal(episode.observations[1:]).sum() for episode in found.episodes]
     assert found.returns.tolist() == inside
-    assert found.score == pytest.approx(100 * (np.mean(inside) - 23.85) / (161.86 - 23.85))
+    assert found.scores == pytest.approx(100 * (np.array(inside) - 23.85) / (161.86 - 23.85))
 
 
-def test_a_replay_keeps_what_a_true_graph_promises_step_by_step() -> None:
+def test_a_replay_of_a_true_graph_gives_the_promised_returns_and_states() -> None:
     mdp = from_dataset(collect("grid", 2000, 0), gamma=0.95)
-    walks = walk(mdp, policy_iteration(mdp).policy, mdp.starts, EPISODE_STEPS)
-    kept = replay(mdp, walks, mdp.starts, GRID_ENVIRONMENT, record=True)
-    assert np.array_equal(kept.returns, undiscounted_return(mdp, walks))
-    assert np.array_equal(kept.lengths, walks.length)
+    rollouts = walk(mdp, policy_iteration(mdp).policy, mdp.starts, EPISODE_STEPS)
+    kept = replay(mdp, rollouts, mdp.starts, GRID_ENVIRONMENT, record=True)
+    assert np.array_equal(kept.returns, undiscounted_return(mdp, rollouts))
+    assert np.array_equal(kept.lengths, rollouts.length)
     assert np.array_equal(kept.starts, mdp.states[mdp.starts])
-    for edges, episode in zip(walks.edge, kept.episodes, strict=True):
+    for edges, episode in zip(rollouts.edge, kept.episodes, strict=True):
         assert np.array_equal(episode.observations[1:], mdp.states[mdp.target[edges[: len(episode)]]])
 
 
-def test_a_replay_shows_a_graph_that_lies_and_stops_where_its_walk_does() -> None:
+def test_a_replay_reveals_a_false_graph_and_stops_at_the_end_of_the_rollout() -> None:
     states = np.array([[0.0], [1.0], [2.0], [5.0], [6.0]])
-    log = Dataset.from_arrays(  # down from 1 is said to pay; what is true of 5 is that one step up leads to 6
+    log = Dataset.from_arrays(  # the reward of moving down from 1 is false; that 5 leads up to 6 is true
         states[[1, 2, 3]],
         np.array([0, 1, 1]),
         np.array([7.0, 0.0, 0.0]),
@@ -123,44 +122,49 @@ def test_a_replay_shows_a_graph_that_lies_and_stops_where_its_walk_does() -> Non
         action_count=2,
     )
     mdp = from_dataset(log, gamma=0.9)
-    first_states = np.array([np.flatnonzero(mdp.states[:, 0] == place)[0] for place in (1, 5, 6)])
-    walks = walk(mdp, policy_iteration(mdp).policy, first_states, EPISODE_STEPS)
-    assert undiscounted_return(mdp, walks).tolist() == [7, 0, 0]
-    found = replay(mdp, walks, first_states, CHAIN_ENVIRONMENT, record=True)
+    first_states = np.array([np.flatnonzero(mdp.states[:, 0] == position)[0] for position in (1, 5, 6)])
+    rollouts = walk(mdp, policy_iteration(mdp).policy, first_states, EPISODE_STEPS)
+    assert undiscounted_return(mdp, rollouts).tolist() == [7, 0, 0]
+    found = replay(mdp, rollouts, first_states, CHAIN_ENVIRONMENT, record=True)
     assert found.returns.tolist() == [0, 0, 0]
-    assert found.lengths.tolist() == [3, 1, 0]  # 6 is a dead end of the graph, so nothing is played from there
+    assert found.lengths.tolist() == [3, 1, 0]  # 6 is a dead end of the graph, so nothing is played from it
     assert [episode.observations[:, 0].tolist() for episode in found.episodes] == [[1, 0, 1, 2], [5, 6], [6]]
-    with pytest.raises(SettingError, match="a first state for each walk"):
-        replay(mdp, walks, first_states[:1], CHAIN_ENVIRONMENT)
+    with pytest.raises(SettingError, match="a first state for each rollout"):
+        replay(mdp, rollouts, first_states[:1], CHAIN_ENVIRONMENT)
 
 
 def test_a_replay_in_a_maze_is_that_of_the_physics() -> None:
     maze = find_maze("umaze")
     mdp = from_dataset(collect("maze2d-umaze", 3000, 0), gamma=0.99)
     starts = mdp.starts[::40]
-    walks = walk(mdp, policy_iteration(mdp).policy, starts, maze.episode_steps)
-    found = replay(mdp, walks, starts, maze.environment)
-    inside = maze.at_goal(play(mdp, maze, starts, walks).reshape(-1, 4)).reshape(walks.edge.shape)
-    assert found.returns.tolist() == inside.sum(axis=1).tolist()
+    rollouts = walk(mdp, policy_iteration(mdp).policy, starts, maze.episode_steps)
+    found = replay(mdp, rollouts, starts, maze.environment, record=True)
+    physics = MazePhysics(maze)
+    for start, edges, episode in zip(mdp.states[starts], rollouts.edge, found.episodes, strict=True):
+        states = [tuple(start.tolist())]
+        for action in mdp.action[edges[edges != NO_EDGE]].tolist():
+            states.append(physics.step(states[-1], tuple(action)))
+        assert np.array_equal(episode.observations, np.array(states))
+        assert episode.rewards.sum() == maze.at_goal(np.array(states[1:])).sum()
     assert found.scores == pytest.approx(maze.normalised_score(found.returns))
 
 
 def test_a_discrete_observation_is_a_row_of_one_number() -> None:
-    # action 1 goes down: 4 fields on in a lake of 4 by 4 that is not slippery, into the hole that is field 12
+    # action 1 moves down by a row of 4 fields in a lake that is not slippery, into the hole at field 12
     lake = [gymnasium.make("FrozenLake-v1", is_slippery=False)]
     found = evaluate(Always(np.array(1)), lake, episodes=1, record=True)
     assert found.episodes[0].observations.tolist() == [[0.0], [4.0], [8.0], [12.0]]
     with pytest.raises(SettingError, match="Only observations that are numbers"):
-        evaluate(Always(np.array(0)), [Spoken()], episodes=1)
+        evaluate(Always(np.array(0)), [Verbal()], episodes=1)
 
 
 def test_progress_counts_steps_over_all_turns() -> None:
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     worlds = [gymnasium.make(CHAIN_ENVIRONMENT) for _ in range(2)]
-    evaluate(Always(np.array(0)), worlds, episodes=4, progress=lambda *each: told.append(each))
-    assert told[0] == ("playing", 0, 2 * EPISODE_STEPS)
-    assert told[-1] == ("playing", 2 * EPISODE_STEPS, 2 * EPISODE_STEPS)
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    evaluate(Always(np.array(0)), worlds, episodes=4, progress=lambda *report: reports.append(report))
+    assert reports[0] == ("playing", 0, 2 * EPISODE_STEPS)
+    assert reports[-1] == ("playing", 2 * EPISODE_STEPS, 2 * EPISODE_STEPS)
+    assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)
 
 
 def test_what_cannot_be_evaluated_is_refused() -> None:
@@ -175,8 +179,43 @@ def test_what_cannot_be_evaluated_is_refused() -> None:
         evaluate(policy, "nowhere-v0", episodes=1)
     with pytest.raises(BatsError, match="cannot make 'no_such_module:nowhere-v0'"):
         evaluate(policy, "no_such_module:nowhere-v0", episodes=1)
-    with pytest.raises(BatsError, match="Nothing is agreed on"):
-        judged_starts("open", seed=0)
+
+
+def test_episodes_of_different_lengths_are_played_together_from_given_states() -> None:
+    worlds = [gymnasium.make(CHAIN_ENVIRONMENT) for _ in range(2)]
+    up, down = np.ones(3, np.int64), np.zeros(1, np.int64)
+    states = np.array([[2.0], [5.0], [7.0]])  # the third takes its turn after the first two
+    batches = []
+    choose = open_loop([up, down, up])
+
+    def noted(observations: np.ndarray, running: Sequence[int], step: int) -> Iterable[object]:
+        batches.append((observations[:, 0].tolist(), list(running), step))
+        return choose(observations, running, step)
+
+    episodes = play(worlds, noted, seeds=[0, 1, 2], states=states)
+    assert [episode.observations[:, 0].tolist() for episode in episodes] == [[2, 3, 4, 5], [5, 4], [7, 8, 9]]
+    assert [episode.actions.tolist() for episode in episodes] == [[1, 1, 1], [0], [1, 1]]
+    assert [episode.terminated for episode in episodes] == [False, False, True]
+    assert batches == [
+        *(([2, 5], [0, 1], 0), ([3, 4], [0, 1], 1), ([4], [0], 2), ([5], [0], 3)),
+        *(([7], [2], 0), ([8], [2], 1)),
+    ]
+
+
+def test_an_episode_stops_at_the_step_limit_and_may_keep_its_first_observation_alone() -> None:
+    world = gymnasium.make(CHAIN_ENVIRONMENT)
+    options = {"seeds": [0], "states": np.array([[4.0]]), "max_steps": 3}
+    (whole,) = play([world], closed_loop(lambda _: np.int64(0)), **options)
+    (bare,) = play([world], closed_loop(lambda _: np.int64(0)), **options, keep_observations=False)
+    assert whole.observations.tolist() == [[4], [3], [2], [1]]
+    assert bare.observations.tolist() == [[4]]
+    assert len(whole) == len(bare) == 3
+    assert not whole.terminated
+
+
+def test_every_main_maze_is_evaluated_in_a_hundred_episodes_and_a_few_more() -> None:
+    starts = {name: find_task(f"maze2d-{name}").starts for name in ("umaze", "medium", "large")}
+    assert {name: len(draw(0)) for name, draw in starts.items()} == {"umaze": 140, "medium": 104, "large": 138}
 
 
 def test_intervals_cover_the_mean_about_as_often_as_they_say() -> None:

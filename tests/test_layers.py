@@ -37,6 +37,7 @@ ORDER = (
 STILL = {
     ("data", "graph"),
     ("metric", "policy"),
+    ("metric", "model"),
     ("stitching", "config"),
     ("stitching", "runs"),
     ("bounds", "config"),

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bats.data.dataset import Dataset
 from bats.data.formats.load import load_dataset
 from bats.errors import BatsError, OutputError
 from bats.tasks import TASK_NAMES, collect, collect_published, normalised_score
+from bats.tasks.episodes import closed_loop, open_loop, play
 from bats.tasks.maze2d import (
     MAZES,
     Maze,
@@ -32,7 +34,6 @@ from bats.tasks.maze2d import (
 )
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.maze2d.waypoints import ARRIVED, shortest_path, steps_to
-from bats.tasks.recording import play
 
 pytest.importorskip("mujoco", reason="maze2d needs the extra `mujoco`")
 
@@ -152,7 +153,7 @@ def test_environment_is_a_proper_gymnasium_one(maze: Maze) -> None:
 
 def test_time_limit_truncates_and_nothing_terminates() -> None:
     environment = gymnasium.make("bats/maze2d-open-v0")
-    episode = play(environment, lambda _: np.zeros(2), seed=0)
+    (episode,) = play([environment], closed_loop(lambda _: np.zeros(2)), seeds=[0])
     assert len(episode) == 150
     assert not episode.terminated
 
@@ -187,7 +188,7 @@ def test_starts_are_uniform_over_cells_with_a_little_noise(umaze: Maze) -> None:
     starts = np.array([environment.reset(seed=0 if i == 0 else None)[0] for i in range(7000)])
     cells, counts = np.unique(np.rint(starts[:, :2]), axis=0, return_counts=True)
     assert {tuple(cell) for cell in cells.astype(int).tolist()} == set(umaze.cells)  # the goal's cell as well
-    # 1,000 expected in each, deviation sqrt(7000 * 1/7 * 6/7) = 29
+    # 1,000 expected in each, std sqrt(7000 * 1/7 * 6/7) = 29
     assert np.abs(counts - 1000).max() < 4 * 29
     offset = starts[:, :2] - np.rint(starts[:, :2])
     assert np.abs(offset).max() <= 0.1
@@ -205,7 +206,7 @@ def test_stratified_starts_hold_every_cell_equally_often() -> None:
     assert (starts != stratified_starts(large, 3, seed=6)).any()
 
 
-def test_picture_shows_walls_goal_and_ball_in_their_places() -> None:
+def test_image_shows_walls_goal_and_ball_at_their_positions() -> None:
     environment = Maze2dEnv("umaze", render_mode="rgb_array")
     environment.reset(options={"state": [3.0, 2.0, 0.0, 0.0]})
     image = environment.render()
@@ -229,7 +230,7 @@ def test_impossible_states_are_refused(state: list[float]) -> None:
         Maze2dEnv("umaze").reset(options={"state": state})
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_refused() -> None:
     environment = Maze2dEnv("umaze")
     with pytest.raises(BatsError, match="reset"):
         environment.step(np.zeros(2))
@@ -294,7 +295,7 @@ def test_scores_follow_the_published_constants() -> None:
     assert float(normalised_score("large", 800)) == pytest.approx(296.8, abs=0.05)
 
 
-def test_unknown_names_are_answered_with_the_known_ones() -> None:
+def test_errors_about_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(BatsError, match="maze2d-eval-large"):
         find_maze("maze2d-huge")
     with pytest.raises(BatsError, match="mountain-car"):
@@ -342,7 +343,7 @@ def test_paths_are_shortest_and_avoid_walls(maze: Maze) -> None:
         assert set(steps) == ({1} if start != maze.goal else {0})
 
 
-def test_controller_is_a_clipped_proportional_derivative_law(umaze: Maze) -> None:
+def test_controller_is_proportional_derivative_and_clipped(umaze: Maze) -> None:
     controller = WaypointController(umaze, np.random.default_rng(0))
     # At the target, (3, 1): 10 (3 - 3.02) - 0.3 = -0.5 and 10 (1 - 0.95) + 0.1 = 0.6. Within 0.1: arrived.
     push, pull, arrived = controller.act((3.02, 0.95, 0.3, -0.1), (3, 1))
@@ -352,30 +353,26 @@ def test_controller_is_a_clipped_proportional_derivative_law(umaze: Maze) -> Non
     assert controller.act((3.0, 2.0, 0.0, 0.0), (3, 1))[:2] == (0.0, -1.0)
 
 
-@pytest.mark.parametrize(("name", "least"), [("umaze", 130), ("medium", 130), ("large", 170)])
-def test_fresh_waypoints_score_far_above_the_reference(name: str, least: float) -> None:
+@pytest.mark.parametrize(("name", "at_least"), [("umaze", 130), ("medium", 130), ("large", 170)])
+def test_fresh_waypoints_score_far_above_the_reference(name: str, at_least: float) -> None:
     maze = find_maze(name)
-    environment = Maze2dEnv(name)
-    returns = []
-    for start in stratified_starts(maze, 1, seed=0)[:: max(1, len(maze.cells) // 12)]:
-        controller = WaypointController(maze, np.random.default_rng(0))
-        observation, _ = environment.reset(options={"state": start})
-        total = 0.0
-        for _ in range(maze.episode_steps):
-            push, pull, _ = controller.act(tuple(observation.tolist()), maze.goal)
-            observation, reward, *_ = environment.step(np.array([push, pull]))
-            total += float(reward)
-        returns.append(total)
-    assert maze.normalised_score(returns).mean() > least
+    starts = stratified_starts(maze, 1, seed=0)[:: max(1, len(maze.cells) // 12)]
+    controllers = [WaypointController(maze, np.random.default_rng(0)) for _ in starts]
+
+    def choose(observations: np.ndarray, running: Sequence[int], step: int) -> list[np.ndarray]:
+        states = map(tuple, observations.tolist())
+        return [np.array(controllers[i].act(state, maze.goal)[:2]) for i, state in zip(running, states, strict=True)]
+
+    seeds = [None] * len(starts)
+    episodes = play([Maze2dEnv(name)], choose, seeds=seeds, states=starts, max_steps=maze.episode_steps)
+    assert maze.normalised_score([episode.rewards.sum() for episode in episodes]).mean() > at_least
 
 
 def test_random_policy_scores_about_zero(umaze: Maze) -> None:
-    environment = Maze2dEnv("umaze")
-    rng = np.random.default_rng(1)
-    returns = []
-    for start in stratified_starts(umaze, 12, seed=0):
-        environment.reset(options={"state": start})
-        returns.append(sum(float(environment.step(push)[1]) for push in rng.uniform(-1, 1, (300, 2))))
+    starts = stratified_starts(umaze, 12, seed=0)
+    actions = list(np.random.default_rng(1).uniform(-1, 1, (len(starts), 300, 2)))
+    episodes = play([Maze2dEnv("umaze")], open_loop(actions), seeds=[None] * len(starts), states=starts)
+    returns = [episode.rewards.sum() for episode in episodes]
     # 84 episodes. Within a start cell a score varies by 24 points, so their mean by 24 / sqrt(84) = 2.6; D4RL's own
     # zero, from 100 random starts where a score varies by 41, is uncertain by 4.1.
     assert abs(umaze.normalised_score(returns).mean()) < 2 * math.hypot(2.6, 4.1)
@@ -415,8 +412,14 @@ def test_the_same_seed_gives_the_same_bytes(umaze: Maze, umaze_logs: list[MazeLo
     again, first = collect_maze(umaze, 12_000, 0), umaze_logs[0]
     assert again.states.tobytes() == first.states[:12_001].tobytes()
     assert again.actions.tobytes() == first.actions[:12_000].tobytes()
-    assert again.seen.tobytes() == first.seen[:12_000].tobytes()
+    assert again.observed.tobytes() == first.observed[:12_000].tobytes()
     assert again.states.tobytes() != umaze_logs[1].states[:12_001].tobytes()
+
+
+def misread(log: MazeLog) -> np.ndarray:
+    """Rows whose step a reader of the published layout sees wrongly: it starts late or ends early."""
+    late = log.observed != np.arange(len(log.observed))
+    return late | np.append(late[1:], False)
 
 
 def test_published_layout_differs_where_it_says(umaze_logs: list[MazeLog]) -> None:
@@ -430,23 +433,23 @@ def test_published_layout_differs_where_it_says(umaze_logs: list[MazeLog]) -> No
         terminations=published["terminals"],
         timeouts=published["timeouts"],
     )
-    # One run, its last row without a known next state. Everywhere else the rows stand side by side.
+    # One run, its last row without a known next state. All other rows correspond to each other.
     assert (read.episode_count, len(read)) == (1, len(right) - 1)
     same = (read.observations == right.observations[:-1]).all(axis=1)
     same &= (read.next_observations == right.next_observations[:-1]).all(axis=1)
-    np.testing.assert_array_equal(same, ~log.misread()[:-1])
+    np.testing.assert_array_equal(same, ~misread(log)[:-1])
     np.testing.assert_array_equal(read.actions, right.actions[:-1])
 
-    # An arrival's row stands still; the row after it spans two steps, unless it is an arrival itself.
+    # The ball does not move in an arrival's row; the row after it spans two steps, unless it is an arrival itself.
     arrivals = np.flatnonzero(log.arrivals[:-2])
     np.testing.assert_array_equal(read.next_observations[arrivals], read.observations[arrivals])
-    alone = arrivals[~log.arrivals[arrivals + 1] & (log.seen[arrivals] == arrivals)]
+    alone = arrivals[~log.arrivals[arrivals + 1] & (log.observed[arrivals] == arrivals)]
     np.testing.assert_array_equal(published["observations"][alone + 1], right.observations[alone])
     np.testing.assert_array_equal(published["observations"][alone + 2], right.observations[alone + 2])
     assert len(alone) > 0.7 * len(arrivals)
 
     # Rewards belong to the row's own state, so they come one row late.
-    clean = ~log.misread()[1:-1] & ~log.misread()[:-2]
+    clean = ~misread(log)[1:-1] & ~misread(log)[:-2]
     np.testing.assert_array_equal(read.rewards[1:][clean], right.rewards[:-2][clean])
     np.testing.assert_array_equal(published["infos/qpos"], right.observations[:, :2])
     assert np.abs(published["infos/goal"] - np.rint(published["infos/goal"])).max() <= 0.1001
@@ -456,7 +459,7 @@ def test_published_file_is_read_as_its_arrays_are(umaze_logs: list[MazeLog], tmp
     arrays = umaze_logs[1].published()
     write_published(arrays, tmp_path / "umaze.hdf5")
     read = load_dataset(tmp_path / "umaze.hdf5")
-    same = ~umaze_logs[1].misread()[:-1]
+    same = ~misread(umaze_logs[1])[:-1]
     right = umaze_logs[1].dataset()
     assert (len(read), read.episode_count) == (len(right) - 1, 1)
     np.testing.assert_array_equal(read.next_observations[same], right.next_observations[:-1][same])
@@ -490,22 +493,22 @@ def test_starts_are_found_per_cell_and_widened_where_few(umaze: Maze) -> None:
     parts += [around(few, 0.4, 30), around(few, 0.05, 500) + np.array([0, 0, 0.6, 0])]
     states = np.concatenate(parts)
     dataset, report = label_starts(log_of(states), umaze)
-    found = {item.cell: item for item in report.cells}
-    assert (found[ample].count, found[ample].width) == (70, 0.1)
-    assert (found[thin].count, found[thin].width) == (50, pytest.approx(0.3))
-    assert (found[few].count, found[few].width) == (30, 0.5)
+    by_cell = {item.cell: item for item in report.cells}
+    assert (by_cell[ample].count, by_cell[ample].width) == (70, 0.1)
+    assert (by_cell[thin].count, by_cell[thin].width) == (50, pytest.approx(0.3))
+    assert (by_cell[few].count, by_cell[few].width) == (30, 0.5)
     assert [item.cell for item in report.short] == [few, *empty]
     assert (dataset.notes[-1].kind, f"{few}: 30" in dataset.notes[-1].text) == ("problem", True)
 
     # Three cells have starts: each gets a third of the weight, shared among its rows.
     assert len(dataset.starts) == 70 + 50 + 30
-    place = np.rint(dataset.observations[dataset.starts, :2])
+    cells = np.rint(dataset.observations[dataset.starts, :2])
     for cell, count in ((ample, 70), (thin, 50), (few, 30)):
-        share = dataset.start_weights[(place == cell).all(axis=1)]
+        share = dataset.start_weights[(cells == cell).all(axis=1)]
         np.testing.assert_allclose(share, np.full(count, 1 / 3 / count))
 
 
-def test_a_log_without_any_start_keeps_its_first_row_and_says_so(umaze: Maze) -> None:
+def test_a_log_without_any_start_keeps_its_first_rows_and_says_so(umaze: Maze) -> None:
     dataset, report = label_starts(log_of(around((1, 1), 0.1, 2) + np.array([0, 0, 2, 0])), umaze)
     assert dataset.starts.tolist() == [0, 1]
     assert len(report.short) == len(umaze.cells)
@@ -514,7 +517,7 @@ def test_a_log_without_any_start_keeps_its_first_row_and_says_so(umaze: Maze) ->
         label_starts(Dataset.from_arrays(np.zeros((3, 2)), np.zeros(3), np.zeros(3)), umaze)
 
 
-def test_collected_logs_say_how_many_starts_every_cell_has(umaze: Maze, umaze_logs: list[MazeLog]) -> None:
+def test_notes_of_collected_logs_name_the_cells_with_few_starts(umaze: Maze, umaze_logs: list[MazeLog]) -> None:
     dataset, report = label_starts(umaze_logs[0].dataset(), umaze)
     np.testing.assert_array_equal(label_starts(umaze_logs[0].dataset(), "maze2d-umaze")[0].starts, dataset.starts)
     assert all(item.count >= 50 for item in report.cells)
@@ -528,9 +531,9 @@ def test_collected_logs_say_how_many_starts_every_cell_has(umaze: Maze, umaze_lo
 
 
 def test_progress_is_reported_in_order() -> None:
-    told: list[tuple[str, int, int]] = []
-    collect("maze2d-umaze", 25_000, 0, progress=lambda stage, done, total: told.append((stage, done, total)))
-    assert told == [("collect", done, 25_000) for done in (0, 10_000, 20_000, 25_000)]
+    reports: list[tuple[str, int, int]] = []
+    collect("maze2d-umaze", 25_000, 0, progress=lambda stage, done, total: reports.append((stage, done, total)))
+    assert reports == [("collect", done, 25_000) for done in (0, 10_000, 20_000, 25_000)]
     with pytest.raises(BatsError, match="at least 2 rows"):
         collect("maze2d-umaze", 1, 0)
 
@@ -539,7 +542,7 @@ def test_every_maze_is_a_known_task() -> None:
     assert {maze.task for maze in MAZES} < set(TASK_NAMES)
 
 
-def test_a_ball_pushed_into_a_corner_still_finds_its_way(umaze: Maze) -> None:
+def test_a_ball_in_a_corner_still_reaches_the_target(umaze: Maze) -> None:
     """Beside the outermost corner a position rounds to a wall cell that no free cell touches."""
     controller = WaypointController(umaze, np.random.default_rng(0))
     _, _, arrived = controller.act((0.45, 0.45, 0.0, 0.0), (3, 1))

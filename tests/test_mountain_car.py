@@ -1,4 +1,4 @@
-"""The mountain car log: what the expert earns, what random actions do not, and how episodes end."""
+"""The mountain car log: the return of the expert, the failure of random actions, and how episodes end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from bats.errors import BatsError
 from bats.tasks import collect
+from bats.tasks.episodes import closed_loop, play
 from bats.tasks.mountain_car import ENVIRONMENT, EXPERT_FORCE, collect_mountain_car, expert_action
-from bats.tasks.recording import play
 
 
-def test_expert_earns_what_its_steps_leave_of_the_goal() -> None:
-    # Every step costs 0.1 * 0.6^2 = 0.036, the goal pays 100: a return of 95.6 is 122 steps.
+def test_the_expert_s_return_is_the_goal_s_reward_less_its_steps() -> None:
+    # Every step costs 0.1 * 0.6^2 = 0.036, the goal is rewarded with 100: a return of 95.6 is 122 steps.
     environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
-    episodes = [play(environment, expert_action, seed=seed) for seed in range(100)]
+    episodes = play([environment], closed_loop(expert_action), seeds=range(100))
     returns = np.array([episode.rewards.sum() for episode in episodes])
     lengths = np.array([len(episode) for episode in episodes])
     assert all(episode.terminated for episode in episodes)
@@ -28,7 +28,7 @@ def test_log_is_20_random_episodes_and_5_of_the_expert() -> None:
     dataset = collect("mountain-car", None, 0)
     lengths = np.diff(np.flatnonzero(np.append(True, dataset.episode_ends)))
     assert dataset.episode_count == len(lengths) == 25
-    assert set(lengths[:20].tolist()) == {999}  # time runs out before random actions get anywhere
+    assert set(lengths[:20].tolist()) == {999}  # random actions run into the time limit
     assert lengths[20:].max() < 150
     assert len(dataset) == 20 * 999 + lengths[20:].sum()
 

@@ -1,4 +1,4 @@
-"""Small worlds with known optimal values, and the log of many dimensions."""
+"""Small worlds with known optimal values, the log of many dimensions, and the catalogue of tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,21 @@ from hypothesis import strategies as st
 from bats.errors import BatsError
 from bats.tasks import TASKS, collect, find_task
 from bats.tasks.hopper import posture_action
-from bats.tasks.worlds import CHAIN, FLOOR, GOAL, GRID, PLAYER, World, WorldEnv, collect_world
+from bats.tasks.worlds import CHAIN, FLOOR, GOAL, GRID, PLAYER, Positions, World, WorldEnv, collect_world
+
+
+def optimal_values(world: World, positions: Positions, discount: float) -> np.ndarray:
+    """The closed form: with d the number of moves to the goal and g the discount,
+
+    V*(d) = g^(d-1) - cost (1 - g^d) / (1 - g)      for d > 0, and 0 in the goal, if the world ends there,
+    V*(d) = (g^max(d-1, 0) - cost) / (1 - g)        if it does not, so that the corner is rewarded forever.
+    """
+    moves = world.moves_to_goal(positions)
+    arrival = discount ** np.maximum(moves - 1, 0)
+    if not world.ends:
+        return (arrival - world.move_cost) / (1 - discount)
+    cost = world.move_cost * (1 - discount**moves) / (1 - discount)
+    return np.where(moves > 0, arrival - cost, 0.0)
 
 
 @settings(deadline=None, max_examples=60)
@@ -27,14 +41,14 @@ from bats.tasks.worlds import CHAIN, FLOOR, GOAL, GRID, PLAYER, World, WorldEnv,
     discount=st.sampled_from([0.5, 0.9, 0.99]),
 )
 def test_closed_form_solves_bellman_s_equation(sides: list[int], ends: bool, cost: float, discount: float) -> None:
-    # V*(s) = max over a of r + g V*(s'), with nothing after the end; where the task has ended there is no choice left.
+    # V*(s) = max over a of r + g V*(s'), with nothing after the end. In an ended task there is no choice left.
     world = World(tuple(sides), ends=ends, move_cost=cost)
     positions = world.positions()
-    values = world.optimal_values(positions, discount)
+    values = optimal_values(world, positions, discount)
     choices = []
     for action in range(world.action_count):
         moved, rewards, ended = world.step(positions, np.full(len(positions), action))
-        choices.append(rewards + discount * np.where(ended, 0, world.optimal_values(moved, discount)))
+        choices.append(rewards + discount * np.where(ended, 0, optimal_values(world, moved, discount)))
     alive = (world.moves_to_goal(positions) > 0) | (not world.ends)
     np.testing.assert_allclose(values[alive], np.max(choices, axis=0)[alive], rtol=1e-12, atol=1e-12)
     assert (values[~alive] == 0).all()
@@ -42,13 +56,11 @@ def test_closed_form_solves_bellman_s_equation(sides: list[int], ends: bool, cos
 
 def test_worked_values() -> None:
     # Three moves from the goal at discount 0.9: 0.9^2 = 0.81; moves at 0.1 each cost 0.1 (1 + 0.9 + 0.81) = 0.271.
-    where = np.array([[0], [2], [3]])
-    np.testing.assert_allclose(World((4,)).optimal_values(where, 0.9), [0.81, 1, 0])
-    np.testing.assert_allclose(World((4,), move_cost=0.1).optimal_values(where, 0.9), [0.81 - 0.271, 0.9, 0])
-    # Going on for ever: 1 / (1 - 0.9) = 10 once there.
-    np.testing.assert_allclose(World((4,), ends=False).optimal_values(where, 0.9), [8.1, 10, 10])
-    with pytest.raises(BatsError, match="discount"):
-        CHAIN.optimal_values(where, 1.0)
+    positions = np.array([[0], [2], [3]])
+    np.testing.assert_allclose(optimal_values(World((4,)), positions, 0.9), [0.81, 1, 0])
+    np.testing.assert_allclose(optimal_values(World((4,), move_cost=0.1), positions, 0.9), [0.81 - 0.271, 0.9, 0])
+    # Without an end: 1 / (1 - 0.9) = 10 once in the goal.
+    np.testing.assert_allclose(optimal_values(World((4,), ends=False), positions, 0.9), [8.1, 10, 10])
 
 
 def test_moves_stop_at_the_edge() -> None:
@@ -69,7 +81,7 @@ def test_environment_and_log_play_the_world(name: str, world: World) -> None:
     np.testing.assert_array_equal(dataset.next_observations, moved)
     np.testing.assert_array_equal(dataset.rewards, rewards)
     np.testing.assert_array_equal(dataset.terminations, ended)
-    # Every action of every state but the goal is in the log, so its own best values are the world's.
+    # Every action of every state but the goal is in the log, so its own optimal values are the world's.
     tried = np.unique(np.column_stack([positions, dataset.actions]), axis=0)
     assert len(tried) == (np.prod(world.shape) - 1) * world.action_count
 
@@ -86,7 +98,7 @@ def test_an_action_that_does_not_exist_is_refused(action: object) -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3)])
-def test_picture_shows_goal_and_player_in_their_places(shape: tuple[int, ...]) -> None:
+def test_image_shows_goal_and_player_at_their_positions(shape: tuple[int, ...]) -> None:
     environment = WorldEnv(shape, render_mode="rgb_array")
     environment.reset(options={"state": np.zeros(len(shape))})
     image = environment.render()
@@ -99,7 +111,7 @@ def test_picture_shows_goal_and_player_in_their_places(shape: tuple[int, ...]) -
     assert (middles == FLOOR).all(axis=-1).sum() == rows * columns - 2
 
 
-def test_what_can_be_drawn_is_said() -> None:
+def test_the_error_says_what_can_be_drawn() -> None:
     with pytest.raises(BatsError, match=r"'rgb_array' of a world with 1 or 2 axes; got 'human' of a world with 2 axes"):
         WorldEnv((2, 2), render_mode="human")
     with pytest.raises(BatsError, match="got 'rgb_array' of a world with 3 axes"):
@@ -108,7 +120,7 @@ def test_what_can_be_drawn_is_said() -> None:
     assert gymnasium.make("bats/chain-v0", render_mode="rgb_array").unwrapped.render().shape == (40, 400, 3)
 
 
-def test_a_position_between_two_is_refused() -> None:
+def test_a_fractional_position_is_refused() -> None:
     with pytest.raises(BatsError, match="position within"):
         WorldEnv((2, 2)).reset(options={"state": [0.5, 0]})
 
@@ -119,7 +131,7 @@ def test_a_negative_seed_is_refused(task: str) -> None:
         collect(task, 1_000, -1)
 
 
-def test_episodes_start_anywhere_but_in_the_goal() -> None:
+def test_episodes_start_anywhere_except_in_the_goal() -> None:
     environment = WorldEnv((2, 2))
     starts = {tuple(environment.reset(seed=seed)[0]) for seed in range(50)}
     assert starts == {(0, 0), (0, 1), (1, 0)}
@@ -128,7 +140,7 @@ def test_episodes_start_anywhere_but_in_the_goal() -> None:
         environment.reset(options={"state": [2, 0]})
 
 
-def test_a_world_that_goes_on_never_terminates() -> None:
+def test_a_world_without_an_end_never_terminates() -> None:
     dataset = collect_world(World((3,), ends=False), 1_000, 0)
     assert not dataset.terminations.any()
     assert dataset.episode_count == 10  # of a hundred steps each

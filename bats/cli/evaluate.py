@@ -14,11 +14,11 @@ from bats.cli.output import print_columns, print_line
 from bats.cli.progress import shown_progress
 from bats.data.formats.load import write_hdf5
 from bats.errors import OutputError, SettingError
-from bats.evaluation.comparison import Earned, Judgement, judge
+from bats.evaluation.comparison import Comparison, ReturnEstimate, compare
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.tasks import TASK_NAMES, find_task, task_of_log
-from bats.tasks.recording import as_dataset
+from bats.tasks.episodes import as_dataset
 
 MEANING = {
     "promised": "what the graph says that its walks earn",
@@ -56,7 +56,7 @@ def run_evaluate(command: Evaluate, out: Console, told: Console) -> None:
     _check_outputs(command, run)
     environment = _where(command, policy, told)
     with shown_progress(told, quiet=command.quiet) as progress:
-        found = judge(
+        found = compare(
             policy,
             environment,
             run=run,
@@ -66,11 +66,11 @@ def run_evaluate(command: Evaluate, out: Console, told: Console) -> None:
             progress=progress,
         )
     if command.record is not None:
-        log = as_dataset(found.played, name=found.environment, action_count=policy.action_count)
+        log = as_dataset(found.recorded, name=found.environment, action_count=policy.action_count)
         write_hdf5(log, command.record, overwrite=command.overwrite)
     if run is not None:
         found.save(run.evaluation, overwrite=command.overwrite)
-    print_judgement(found, policy, str(command.policy), out)
+    print_comparison(found, policy, str(command.policy), out)
     if command.record is not None:
         print_line(f"recorded in {command.record}", out)
     if run is not None:
@@ -78,7 +78,7 @@ def run_evaluate(command: Evaluate, out: Console, told: Console) -> None:
         print_line(f"kept in {run.evaluation}; `bats-rl report {run.path}{again}` shows it", out)
 
 
-def print_judgement(found: Judgement, policy: Policy, name: str, out: Console) -> None:
+def print_comparison(found: Comparison, policy: Policy, name: str, out: Console) -> None:
     """Where it was played, and what was earned there, side by side."""
     print_line(f"{name}, played in {found.environment}; starts: {found.starts}; seed {found.seed}", out)
     changed = policy.card.get("solved_under")
@@ -91,7 +91,7 @@ def print_judgement(found: Judgement, policy: Policy, name: str, out: Console) -
         print_line(f"{column}: {MEANING[column]}", out)
 
 
-def _told(earned: Earned) -> dict[str, str]:
+def _told(earned: ReturnEstimate) -> dict[str, str]:
     held = {"mean return": f"{earned.mean_return:.5g}", "95% interval": f"{earned.low:.5g} to {earned.high:.5g}"}
     if earned.score is not None:
         held |= {"score": f"{earned.score:.1f}", "of the score": f"{earned.score_low:.1f} to {earned.score_high:.1f}"}

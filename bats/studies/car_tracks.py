@@ -29,8 +29,8 @@ from bats.graph.mdp import LOGGED, TabularMDP
 from bats.graph.rollouts import Walks, walk
 from bats.model.ensemble import Dynamics
 from bats.runs.pipeline import Result
+from bats.tasks.episodes import Episode, open_loop, play
 from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
-from bats.tasks.recording import Episode
 
 AFTERWARDS = 10
 """most steps for which a walk's last action is kept up"""
@@ -124,32 +124,32 @@ class Replay:
 def replayed(
     mdp: TabularMDP, walks: Walks, first_states: Int[np.ndarray, "n"], *, progress: Progress = no_progress
 ) -> list[Replay]:
-    """The true car under the actions of the walks, each from exactly the state where its walk begins."""
-    car, found = PlacedCar(), []
+    """The true car under the actions of the walks, each from exactly the state where its walk begins.
+
+    Where the walk ends the task in the graph but the car is not there yet, the last action is repeated.
+    """
+    edges = [row[row != NO_EDGE] for row in walks.edge]
+    actions = [mdp.action[taken] for taken in edges]
+    extra = [AFTERWARDS if len(taken) > 0 and mdp.discount[taken[-1]] == 0 else 0 for taken in edges]
+    repeated = [
+        np.concatenate([own, np.repeat(own[-1:], more, axis=0)]) for own, more in zip(actions, extra, strict=True)
+    ]
+    car = PlacedCar()
     try:
-        for number, (edges, state) in enumerate(zip(walks.edge, mdp.states[first_states], strict=True)):
-            progress("replaying", number, len(first_states))
-            taken = edges[edges != NO_EDGE]
-            arrives = len(taken) > 0 and mdp.discount[taken[-1]] == 0
-            found.append(_driven(car, state, mdp.action[taken], AFTERWARDS if arrives else 0))
+        episodes = play(
+            [car],
+            open_loop(repeated),
+            seeds=[None] * len(edges),
+            states=mdp.states[first_states],
+            progress=progress,
+            stage="replaying",
+        )
     finally:
         car.close()
-    return found
-
-
-def _driven(car: PlacedCar, state: Float[np.ndarray, "2"], actions: Float[np.ndarray, "T 1"], more: int) -> Replay:
-    """Plays the actions, and the last of them up to so many times more if the goal is not reached by then."""
-    seen, rewards, terminated = [car.reset(options={"state": state})[0]], [], False
-    actions = np.concatenate([actions, np.repeat(actions[-1:], more, axis=0)])
-    for action in actions:
-        observation, reward, terminated, truncated, _ = car.step(action)
-        seen.append(observation)
-        rewards.append(float(reward))
-        if terminated or truncated:
-            break
-    acted = len(rewards)
-    episode = Episode(np.stack(seen), actions[:acted], np.array(rewards, dtype=np.float64), bool(terminated))
-    return Replay(episode, on_time=bool(terminated) and acted <= len(actions) - more)
+    return [
+        Replay(episode, on_time=episode.terminated and len(episode) <= len(own))
+        for episode, own in zip(episodes, actions, strict=True)
+    ]
 
 
 def rolled_out(

@@ -36,8 +36,8 @@ from bats.graph.solve import policy_value
 from bats.runs.pipeline import Result
 from bats.stitching.acceptance import Learned
 from bats.studies.car_tracks import replayed
+from bats.tasks.episodes import Episode
 from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
-from bats.tasks.recording import Episode
 
 AT_ONCE = 64
 """cars that are driven together"""

@@ -1,12 +1,14 @@
-"""The tasks this package is judged on: environments, logs and reference scores. Importing it registers them.
+"""The tasks that this package is evaluated on: environments, logs and reference scores.
 
-MuJoCo is imported only when an environment or a log that needs it is made.
+Importing it registers the environments with Gymnasium. MuJoCo is imported only when an environment that needs it is
+made.
 """
 
+import gymnasium
+
 from bats.tasks.catalogue import TASK_NAMES, TASKS, Task, collect, collect_published, find_task, task_of_log
-from bats.tasks.maze2d import normalised_score, write_published
-from bats.tasks.maze2d.environment import register_mazes
-from bats.tasks.worlds import register_worlds
+from bats.tasks.maze2d import MAZES, normalised_score, write_published
+from bats.tasks.worlds import EPISODE_STEPS, WORLDS
 
 __all__ = [
     "TASKS",
@@ -20,5 +22,9 @@ __all__ = [
     "write_published",
 ]
 
-register_mazes()
-register_worlds()
+_MAZE_CLASS, _WORLD_CLASS = "bats.tasks.maze2d.environment:Maze2dEnv", "bats.tasks.worlds:WorldEnv"
+for _maze in MAZES:
+    _arguments = {"maze": _maze.name}
+    gymnasium.register(_maze.environment, _MAZE_CLASS, max_episode_steps=_maze.episode_steps, kwargs=_arguments)
+for _, _id, _world in WORLDS:
+    gymnasium.register(_id, _WORLD_CLASS, max_episode_steps=EPISODE_STEPS, kwargs={"shape": _world.shape})

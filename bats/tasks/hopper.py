@@ -1,13 +1,10 @@
-"""A log with eleven numbers a state: Gymnasium's Hopper, kept upright by a disturbed posture controller.
+"""A log with eleven numbers per state: Gymnasium's Hopper, held upright by a disturbed posture controller.
 
-Springs and dampers on the three joints hold the one-legged robot still for as long as nobody disturbs it. Noise of
-another strength in every episode makes it sway, hop and fall, early or late: states, lengths and returns all vary,
-and falling terminates.
+Springs and dampers on the three joints keep the one-legged robot standing. Noise of a different strength in every
+episode makes it sway, hop and fall, early or late, so that states, lengths and returns all vary. A fall terminates.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,46 +13,42 @@ from jaxtyping import Float32
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
-from bats.tasks.recording import as_dataset, check_rows, play
-from bats.tasks.seeds import draw_seed, generator
-from bats.tasks.simulator import import_mujoco
+from bats.tasks.common import check_rows, generator, import_mujoco
+from bats.tasks.episodes import Controller, as_dataset, play_rows
 
 TASK = "hopper"
 ENVIRONMENT = "Hopper-v5"
+LOG_ROWS = 100_000
 ANGLE_GAIN = 1.0
 SPEED_GAIN = 0.1
-STRONGEST_NOISE = 1.0
+MAX_NOISE = 1.0
 
 
 def posture_action(observation: np.ndarray) -> np.ndarray:
-    """Pulls the joint angles (numbers 2 to 4) back to zero against their speeds (numbers 8 to 10)."""
+    """Pulls the joint angles (numbers 2 to 4) back to zero and damps their speeds (numbers 8 to 10)."""
     return -ANGLE_GAIN * observation[2:5] - SPEED_GAIN * observation[8:11]
 
 
-def collect_hopper(rows: int, seed: int, *, progress: Progress = no_progress) -> Dataset:
-    """`rows` rows of whole episodes, the last one cut. Starts are the first rows."""
+def collect_hopper(rows: int | None, seed: int, *, progress: Progress = no_progress) -> Dataset:
+    """Whole episodes, the last one truncated; 100,000 rows if `rows` is None. Starts are the first rows."""
+    rows = LOG_ROWS if rows is None else rows
     check_rows(rows)
-    starting, disturbing = generator(seed).spawn(2)
-    environment = _make()
-    episodes, done = [], 0
-    while done < rows:
-        progress("collect", done, rows)
-        strength = disturbing.uniform(0, STRONGEST_NOISE)
-
-        def disturbed(observation: np.ndarray, strength: float = strength) -> Float32[np.ndarray, "3"]:
-            noise = disturbing.normal(0, strength, 3)
-            return np.clip(posture_action(observation) + noise, -1, 1).astype(np.float32)
-
-        episodes.append(play(environment, disturbed, seed=draw_seed(starting), most=rows - done))
-        done += len(episodes[-1])
-    environment.close()
-    progress("collect", rows, rows)
-    return as_dataset(episodes, name=TASK)
-
-
-def _make() -> gymnasium.Env[Any, Any]:
+    start_rng, noise_rng = generator(seed).spawn(2)
     import_mujoco()
     try:
-        return gymnasium.make(ENVIRONMENT, disable_env_checker=True)
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:  # Gymnasium wants `imageio` besides MuJoCo
+        environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:  # Gymnasium needs `imageio` besides MuJoCo
         raise BatsError(f"This task needs more than is installed: pip install 'bats-rl[mujoco]' ({error})") from error
+
+    def new_controller() -> Controller:
+        strength = noise_rng.uniform(0, MAX_NOISE)
+
+        def act(observation: np.ndarray) -> Float32[np.ndarray, "3"]:
+            noise = noise_rng.normal(0, strength, 3)
+            return np.clip(posture_action(observation) + noise, -1, 1).astype(np.float32)
+
+        return act
+
+    episodes = play_rows(environment, new_controller, rows, start_rng, progress=progress)
+    environment.close()
+    return as_dataset(episodes, name=TASK)

@@ -1,9 +1,9 @@
-"""The paper's small log of MountainCarContinuous: random actions, and five episodes that show how it is done.
+"""The paper's small log of MountainCarContinuous: episodes of random actions, and five of an expert.
 
-An under-powered car must swing up a hill; the goal pays 100, every action costs a tenth of its square. Random
-actions never get there, and a clone of the log is mostly a clone of them. The expert pushes in the direction of
-motion, so that every push adds energy, at 0.6 of full force: full force arrives sooner but costs more (mean return
-of 100 starts: 89.4 at full force, 95.6 at 0.6, with 122 steps; weaker is dearer in time only).
+An under-powered car has to swing up a hill. The goal is rewarded with 100; every action costs a tenth of its square.
+Random actions never reach the goal, so a clone of the whole log mostly imitates failures. The expert pushes in the
+direction of motion, so that every push adds energy, at 0.6 of full force: full force reaches the goal sooner but costs
+more (mean return over 100 starts: 89.4 at full force, 95.6 at 0.6, which takes 122 steps).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jaxtyping import Float32
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.tasks.recording import as_dataset, check_rows, play
-from bats.tasks.seeds import draw_seed, generator
+from bats.tasks.common import check_rows, draw_seed, generator
+from bats.tasks.episodes import as_dataset, closed_loop, play, play_rows
 
 TASK = "mountain-car"
 ENVIRONMENT = "MountainCarContinuous-v0"
@@ -30,10 +30,10 @@ EPISODE_STEPS = 999
 
 
 class PlacedCar(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
-    """Gymnasium's car, which begins in `options["state"]` where that is given: its position and its velocity.
+    """Gymnasium's car, which can be put into a state: its position and its velocity.
 
-    A log holds single precision and so does the car, but for the first state of an episode, which it draws in double:
-    from any later row on, the same actions lead through the very states of the log.
+    The car computes in single precision, as logs do, except for the state that it draws at the start of an episode.
+    From any later row of a log the same actions therefore lead through exactly the same states.
     """
 
     def __init__(self) -> None:
@@ -42,48 +42,47 @@ class PlacedCar(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begins where the car does, or in the state that was asked for."""
+        """Starts in `options["state"]`, or in a state that the car draws."""
         if not options or "state" not in options:
             return self.env.reset(seed=seed, options=options)
-        wanted = np.asarray(options["state"], dtype=np.float32)
-        if not self.observation_space.contains(wanted):
+        state = np.asarray(options["state"], dtype=np.float32)
+        if not self.observation_space.contains(state):
             raise SettingError(f"`state` must be a position and a velocity of the car; got {options['state']}.")
         self.env.reset(seed=seed)
-        self.env.unwrapped.state = wanted.copy()  # type: ignore[attr-defined]
-        return wanted, {}
+        self.env.unwrapped.state = state.copy()  # type: ignore[attr-defined]
+        return state, {}
 
 
 def expert_action(observation: np.ndarray) -> Float32[np.ndarray, "1"]:
-    """Pushes the way the car is moving."""
+    """Pushes in the direction in which the car is moving."""
     return np.array([EXPERT_FORCE if observation[1] >= 0 else -EXPERT_FORCE], dtype=np.float32)
 
 
 def collect_mountain_car(
     rows: int | None, seed: int, *, expert_episodes: int = EXPERT_EPISODES, progress: Progress = no_progress
 ) -> Dataset:
-    """Random episodes, then the expert's. Starts are the first rows.
+    """Random episodes, then the expert's; the last random one is truncated so that there are `rows` rows in all.
 
-    `rows` counts both; left out, 20 full random episodes come before the expert's. The last random episode is cut
-    where the rows run out.
+    If `rows` is None there are 20 full random episodes. Starts are the first rows of episodes.
     """
-    starting, acting = generator(seed).spawn(2)
-    environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
-    shown = [play(environment, expert_action, seed=draw_seed(starting)) for _ in range(expert_episodes)]
-    expert_rows = sum(len(episode) for episode in shown)
-    wanted = RANDOM_EPISODES * EPISODE_STEPS if rows is None else rows - expert_rows
     if rows is not None:
         check_rows(rows)
-    if wanted < 0:
+    start_rng, action_rng = generator(seed).spawn(2)
+    environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
+    seeds = [draw_seed(start_rng) for _ in range(expert_episodes)]
+    # The expert plays first although its rows come last: its episodes decide how many rows are left for random ones.
+    expert = play([environment], closed_loop(expert_action), seeds=seeds)
+    expert_rows = sum(len(episode) for episode in expert)
+    random_rows = RANDOM_EPISODES * EPISODE_STEPS if rows is None else rows - expert_rows
+    if random_rows < 0:
         raise BatsError(f"The expert's {expert_episodes} episodes alone take {expert_rows} rows; {rows} are too few.")
 
     def random_action(observation: np.ndarray) -> Float32[np.ndarray, "1"]:
-        return acting.uniform(-1, 1, 1).astype(np.float32)
+        return action_rng.uniform(-1, 1, 1).astype(np.float32)
 
-    wandering, done = [], 0
-    while done < wanted:
-        progress("collect", expert_rows + done, expert_rows + wanted)
-        wandering.append(play(environment, random_action, seed=draw_seed(starting), most=wanted - done))
-        done += len(wandering[-1])
+    def after_expert(stage: str, done: int, total: int) -> None:
+        progress(stage, expert_rows + done, expert_rows + total)
+
+    episodes = play_rows(environment, lambda: random_action, random_rows, start_rng, progress=after_expert)
     environment.close()
-    progress("collect", expert_rows + done, expert_rows + wanted)
-    return as_dataset(wandering + shown, name=TASK)
+    return as_dataset(episodes + expert, name=TASK)

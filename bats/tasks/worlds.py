@@ -1,16 +1,11 @@
-"""Small worlds with discrete actions whose optimal values are known in closed form.
+"""Small worlds with discrete actions, whose optimal values have a closed form.
 
-A position in a box of whole numbers moves by one along one axis at a time; a move against the edge stays put. The
-goal is the far corner. Every step that ends in the goal pays 1, every step costs `move_cost`. With d the number of
-moves to the goal and g the discount, the optimal value is, for a world that ends in the goal,
+A position in a box of whole numbers moves by one along one axis at a time; a move against the edge leads nowhere. The
+goal is the far corner. A step that ends in the goal is rewarded with 1, and every step costs `move_cost`. A box with
+one axis is a chain, one with two a grid; any number of axes works.
 
-    V*(d) = g^(d-1) - cost (1 - g^d) / (1 - g)      for d > 0, and 0 in the goal,
-
-and for one that goes on, where pushing against the corner earns 1 for ever,
-
-    V*(d) = (g^max(d-1, 0) - cost) / (1 - g).
-
-One axis makes a chain, two a grid, any number works.
+In the tasks `chain` and `grid` moves are free and episodes end in the goal, so the optimal value is discount^(d-1) at
+d moves from the goal.
 """
 
 from __future__ import annotations
@@ -25,8 +20,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.tasks.recording import as_dataset, check_rows, play
-from bats.tasks.seeds import draw_seed, generator
+from bats.tasks.common import check_rows, generator
+from bats.tasks.episodes import as_dataset, play_rows
 
 Positions = Int[np.ndarray, "N K"]
 
@@ -37,7 +32,7 @@ class World:
 
     shape: tuple[int, ...]
     ends: bool = True
-    """an episode ends in the goal"""
+    """an episode ends in the goal; otherwise pushing against the corner is rewarded forever"""
     move_cost: float = 0.0
 
     def __post_init__(self) -> None:
@@ -50,7 +45,7 @@ class World:
         return 2 * len(self.shape)
 
     def positions(self) -> Positions:
-        """Every position, the last axis running fastest; the goal comes last."""
+        """All positions, the last axis running fastest, so that the goal comes last."""
         return np.stack(np.unravel_index(np.arange(np.prod(self.shape)), self.shape), axis=1)
 
     def moves_to_goal(self, positions: Positions) -> Int[np.ndarray, "N"]:
@@ -59,38 +54,30 @@ class World:
     def step(
         self, positions: Positions, actions: Int[np.ndarray, "N"]
     ) -> tuple[Positions, Float[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
-        """Where each action leads, what it earns, and whether the task has ended."""
+        """The next positions, the rewards, and whether the task has ended."""
         if actions.min(initial=0) < 0 or actions.max(initial=0) >= self.action_count:
             raise SettingError(f"Actions are numbered from 0 to {self.action_count - 1}; got {actions}.")
         moved = positions.copy()
         moved[np.arange(len(moved)), actions // 2] += np.where(actions % 2 == 1, 1, -1)
         moved = np.clip(moved, 0, np.array(self.shape) - 1)
-        arrived = self.moves_to_goal(moved) == 0
-        return moved, arrived - self.move_cost, arrived & self.ends
-
-    def optimal_values(self, positions: Positions, discount: float) -> Float[np.ndarray, "N"]:
-        """What the best policy earns from each position, discounted; needs a discount below 1."""
-        if not 0 < discount < 1:
-            raise BatsError(f"`discount` must lie between 0 and 1; got {discount}.")
-        moves = self.moves_to_goal(positions)
-        reached = discount ** np.maximum(moves - 1, 0)
-        if not self.ends:
-            return np.asarray((reached - self.move_cost) / (1 - discount))
-        spent = self.move_cost * (1 - discount**moves) / (1 - discount)
-        return np.where(moves > 0, reached - spent, 0.0)
+        at_goal = self.moves_to_goal(moved) == 0
+        return moved, at_goal - self.move_cost, at_goal & self.ends
 
 
 CHAIN = World((10,))
 GRID = World((6, 6))
 CHAIN_ENVIRONMENT, GRID_ENVIRONMENT = "bats/chain-v0", "bats/grid-v0"
+WORLDS = (("chain", CHAIN_ENVIRONMENT, CHAIN), ("grid", GRID_ENVIRONMENT, GRID))
+"""name, id in Gymnasium and world of each task"""
 EPISODE_STEPS = 100
+LOG_ROWS = 5_000
 PIXELS = 40
-"""along the side of a position in a picture"""
+"""side of a position in an image"""
 FLOOR, GOAL, PLAYER, LINE = (245, 245, 240), (190, 225, 190), (200, 70, 50), (70, 75, 85)
 
 
 class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
-    """A world as a Gymnasium environment. Episodes begin anywhere but in the goal, equally often."""
+    """A world as a Gymnasium environment. Episodes start in every position except the goal, with equal probability."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (as in the base class)
 
@@ -103,8 +90,10 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
         render_mode: str | None = None,
     ) -> None:
         if render_mode is not None and (render_mode != "rgb_array" or len(shape) > 2):
-            found = f"{render_mode!r} of a world with {len(shape)} axes"
-            raise SettingError(f"`render_mode` must be None, or 'rgb_array' of a world with 1 or 2 axes; got {found}.")
+            requested = f"{render_mode!r} of a world with {len(shape)} axes"
+            raise SettingError(
+                f"`render_mode` must be None, or 'rgb_array' of a world with 1 or 2 axes; got {requested}."
+            )
         self.render_mode = render_mode
         self.world = World(tuple(shape), ends=ends, move_cost=move_cost)
         high = np.array(self.world.shape, dtype=np.float64) - 1
@@ -115,18 +104,17 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float[np.ndarray, "K"], dict[str, Any]]:
-        """Begins at a random place, or at `options["state"]`."""
+        """Starts in `options["state"]`, or in a random position."""
         super().reset(seed=seed)
-        places = self.world.positions()
         if options and "state" in options:
-            wanted = np.asarray(options["state"])
-            whole = wanted.dtype.kind in "iuf" and bool(np.all(wanted == np.floor(wanted)))
-            if not whole or not self.observation_space.contains(wanted.astype(np.float64)):
+            state = np.asarray(options["state"])
+            whole = state.dtype.kind in "iuf" and bool(np.all(state == np.floor(state)))
+            if not whole or not self.observation_space.contains(state.astype(np.float64)):
                 raise SettingError(f"`state` must be a position within {self.world.shape}; got {options['state']}.")
-            self._position = wanted.astype(np.int64)[None]
+            self._position = state.astype(np.int64)[None]
         else:
-            chosen = self.np_random.integers(len(places) - 1)
-            self._position = places[chosen][None]
+            positions = self.world.positions()
+            self._position = positions[self.np_random.integers(len(positions) - 1)][None]  # the last one is the goal
         return self._position[0].astype(np.float64), {}
 
     def step(self, action: np.int64 | int) -> tuple[Float[np.ndarray, "K"], float, bool, bool, dict[str, Any]]:
@@ -137,7 +125,7 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
         return self._position[0].astype(np.float64), float(rewards[0]), bool(ended[0]), False, {}
 
     def render(self) -> UInt8[np.ndarray, "H W 3"] | None:
-        """The world as an image, where `render_mode` is `rgb_array`: the first axis downwards, a chain to the right."""
+        """An image if `render_mode` is `rgb_array`: the first axis points down, a chain runs to the right."""
         if self.render_mode is None:
             return None
         rows, columns = (1, *self.world.shape)[-2:]
@@ -149,33 +137,18 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
         return image
 
 
-def register_worlds() -> None:
-    """Makes the chain and the grid known to Gymnasium."""
-    for name, world in ((CHAIN_ENVIRONMENT, CHAIN), (GRID_ENVIRONMENT, GRID)):
-        gymnasium.register(
-            id=name,
-            entry_point="bats.tasks.worlds:WorldEnv",
-            max_episode_steps=EPISODE_STEPS,
-            kwargs={"shape": world.shape},
-        )
-
-
 def collect_world(
-    world: World, rows: int, seed: int, *, name: str = "world", progress: Progress = no_progress
+    world: World, rows: int | None, seed: int, *, name: str = "world", progress: Progress = no_progress
 ) -> Dataset:
-    """Random actions from random places, in episodes of at most 100 steps. Starts are the first rows."""
+    """Random actions in episodes of at most 100 steps; 5,000 rows if `rows` is None. Starts are the first rows."""
+    rows = LOG_ROWS if rows is None else rows
     check_rows(rows)
-    starting, acting = generator(seed).spawn(2)
-    environment = WorldEnv(world.shape, ends=world.ends, move_cost=world.move_cost)
+    start_rng, action_rng = generator(seed).spawn(2)
+    world_env = WorldEnv(world.shape, ends=world.ends, move_cost=world.move_cost)
+    environment = gymnasium.wrappers.TimeLimit(world_env, EPISODE_STEPS)
 
     def random_action(observation: np.ndarray) -> np.int64:
-        return acting.integers(world.action_count)
+        return action_rng.integers(world.action_count)
 
-    episodes, done = [], 0
-    while done < rows:
-        progress("collect", done, rows)
-        most = min(EPISODE_STEPS, rows - done)
-        episodes.append(play(environment, random_action, seed=draw_seed(starting), most=most))
-        done += len(episodes[-1])
-    progress("collect", rows, rows)
+    episodes = play_rows(environment, lambda: random_action, rows, start_rng, progress=progress)
     return as_dataset(episodes, name=name, action_count=world.action_count)

@@ -11,21 +11,21 @@ from jaxtyping import Float, Float64, UInt8
 from numpy.typing import ArrayLike
 
 from bats.errors import BatsError, SettingError
-from bats.tasks.maze2d.maps import GOAL_RADIUS, MAZES, find_maze, start_state
-from bats.tasks.maze2d.physics import MazePhysics
+from bats.tasks.maze2d.maps import GOAL_RADIUS, find_maze, start_state
+from bats.tasks.maze2d.physics import MazePhysics, State
 from bats.tasks.maze2d.picture import draw
 
-FASTEST = 6.0
-"""bound of the observation space: no more than 5.2263 is reached in free flight, a little more off a wall"""
+MAX_SPEED = 6.0
+"""bound of the observation space: 5.2263 is the maximum in free flight, and a wall can add a little"""
 
 
 class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]]):
-    """A ball to be steered to the goal and kept there.
+    """A ball that has to be steered to the goal and kept there.
 
-    Observation: position and velocity, (row, column, row velocity, column velocity), in double precision, so that
-    `reset(options={"state": observation})` returns to exactly where it was seen. Action: force in both directions,
-    clipped to [-1, 1]. The reward is that of the state after the step, in every step: 1 within 0.5 of the goal
-    (`sparse`), or exp(-distance) (`dense`). Nothing terminates; registration adds the time limit.
+    Observation: (row, column, row velocity, column velocity) in double precision, so that
+    `reset(options={"state": observation})` returns to exactly the observed state. Action: force in both directions,
+    clipped to [-1, 1]. Every step is rewarded for the state that it ends in: 1 within 0.5 of the goal (`sparse`), or
+    exp(-distance) (`dense`). Nothing terminates; registration adds the time limit.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 100}  # noqa: RUF012 (as in the base class)
@@ -39,16 +39,16 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
         self.render_mode = render_mode
         self._dense = reward == "dense"
         self._physics = MazePhysics(self.maze)
-        low = np.array([0.0, 0.0, -FASTEST, -FASTEST])
-        high = np.array([self.maze.shape[0] - 1, self.maze.shape[1] - 1, FASTEST, FASTEST])
+        low = np.array([0.0, 0.0, -MAX_SPEED, -MAX_SPEED])
+        high = np.array([self.maze.shape[0] - 1, self.maze.shape[1] - 1, MAX_SPEED, MAX_SPEED])
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), dtype=np.float32)
-        self._state: tuple[float, float, float, float] | None = None
+        self._state: State | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float64[np.ndarray, "4"], dict[str, Any]]:
-        """Begins at a random place, or at `options["state"]`."""
+        """Starts in `options["state"]`, or at random near the start point of a random cell."""
         super().reset(seed=seed)
         unknown = set(options or {}) - {"state"}
         if unknown:
@@ -79,18 +79,7 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
         return np.array(self._state), reward, False, False, {"at_goal": distance <= GOAL_RADIUS}
 
     def render(self) -> UInt8[np.ndarray, "H W 3"] | None:
-        """The maze from above as an image, where `render_mode` is `rgb_array`."""
+        """The maze from above as an image, if `render_mode` is `rgb_array`."""
         if self.render_mode is None or self._state is None:
             return None
         return draw(self.maze, np.array(self._state))
-
-
-def register_mazes() -> None:
-    """Makes every maze known to Gymnasium. MuJoCo is imported only when one is made."""
-    for maze in MAZES:
-        gymnasium.register(
-            id=maze.environment,
-            entry_point="bats.tasks.maze2d.environment:Maze2dEnv",
-            max_episode_steps=maze.episode_steps,
-            kwargs={"maze": maze.name},
-        )

@@ -1,54 +1,56 @@
 """D4RL's maze2d logs, collected again: one run without resets, from target to target, with noisy actions.
 
-The run is D4RL's, and so is a slip in it: in the step after a target was reached the controller still looks at the
-state before (and after that step too, where the same cell is drawn again). What differs is what is written down:
+D4RL's collector has a slip that is repeated here, since it shapes the run: in the step after a target was reached, the
+controller still acts on the state before (and once more after that step, if the same cell is drawn as the next target).
+The published files record what the controller observed, a `dataset` records where the ball was:
 
     row                  t-1     t      t+1    t+2          the target is reached in row t
     state of the ball    s t-1   s t    s t+1  s t+2        `dataset`: these, each with the state that followed
-    published files      s t-1   s t    s t    s t+2        `published`: what the controller looked at
+    published files      s t-1   s t    s t    s t+2        `published`: what the controller observed
     their `timeouts`     false   true   false  false
 
-Also, published files carry the reward of the state in the same row, `dataset` that of the state after the step, as
-the environment pays it. So a reader of the published layout sees, besides rewards one row late, a step that stands
-still in each row t and one that spans two steps in the row after it.
+Published files also pair each row with the reward of the row's own state, while a `dataset` has the reward of the state
+after the step, as the environment gives it. A reader of the published layout therefore sees rewards one row late, a
+step without motion in each row t, and a step of double length in the row after it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
+from bats.data.formats.hdf5 import write_fields
+from bats.tasks.common import check_rows, generator
 from bats.tasks.maze2d.maps import START_SPREAD, Maze, start_state
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.maze2d.waypoints import WaypointController
-from bats.tasks.recording import check_rows
-from bats.tasks.seeds import generator
 
 ACTION_NOISE = 0.5
 BLOCK = 10_000
-"""rows between two reports; random numbers are drawn in blocks of this size as well"""
+"""rows between two progress reports; noise is drawn in blocks of this size as well"""
 
 
 @dataclass(frozen=True, eq=False)
 class MazeLog:
-    """A run through a maze, as it was; single precision, as D4RL's files."""
+    """A run through a maze, in single precision like D4RL's files."""
 
     maze: Maze
     states: Float32[np.ndarray, "M 4"]
-    """one more than there are rows: the state before every action, then the last"""
+    """the state before every action, and the last one"""
     actions: Float32[np.ndarray, "N 2"]
     arrivals: Bool[np.ndarray, "N"]
-    """the controller was done with its target in this row: reached, or given up after an episode's length"""
-    seen: Int[np.ndarray, "N"]
-    """which of `states` the controller looked at"""
+    """the target changes after this row: it was reached, or given up after an episode's length"""
+    observed: Int[np.ndarray, "N"]
+    """index in `states` of the state that the controller acted on"""
     targets: Float32[np.ndarray, "N 2"]
 
     def dataset(self) -> Dataset:
-        """The log with every row right."""
+        """The log with the true state, next state and reward in every row."""
         return Dataset.from_arrays(
             self.states[:-1],
             self.actions,
@@ -59,7 +61,7 @@ class MazeLog:
 
     def published(self) -> dict[str, np.ndarray]:
         """The arrays of D4RL's files under their keys, slips included."""
-        observations = self.states[self.seen]
+        observations = self.states[self.observed]
         return {
             "observations": observations,
             "actions": self.actions,
@@ -71,51 +73,52 @@ class MazeLog:
             "infos/qvel": self.states[:-1, 2:],
         }
 
-    def misread(self) -> Bool[np.ndarray, "N"]:
-        """Rows whose step a reader of the published layout sees wrongly: it starts late or ends early."""
-        late = self.seen != np.arange(len(self.seen))
-        return late | np.append(late[1:], False)
+
+def write_published(arrays: dict[str, np.ndarray], path: Path | str, *, overwrite: bool = False) -> None:
+    """Writes the arrays of `MazeLog.published` as HDF5. Raises `OutputError` if the file exists already."""
+    write_fields(arrays, Path(path), overwrite=overwrite)
 
 
 def collect_maze(
-    maze: Maze, rows: int, seed: int, *, noise: float = ACTION_NOISE, progress: Progress = no_progress
+    maze: Maze, rows: int | None, seed: int, *, noise: float = ACTION_NOISE, progress: Progress = no_progress
 ) -> MazeLog:
-    """Collects `rows` steps of one run. The same seed gives the same bytes.
+    """Collects one run of `rows` steps, as many as D4RL's log has if that is None. The same seed gives the same bytes.
 
-    `noise` is the deviation of what is added to the controller's actions; D4RL's files have 0.5.
+    `noise` is the std of what is added to the controller's actions; D4RL's files have 0.5.
     """
+    rows = maze.log_rows if rows is None else rows
     check_rows(rows)
-    starting, targeting, planning, disturbing = generator(seed).spawn(4)
+    start_rng, target_rng, waypoint_rng, noise_rng = generator(seed).spawn(4)
     physics = MazePhysics(maze)
-    controller = WaypointController(maze, planning)
+    controller = WaypointController(maze, waypoint_rng)
     states, actions = np.empty((rows + 1, 4), np.float32), np.empty((rows, 2), np.float32)
-    arrivals, seen = np.zeros(rows, bool), np.empty(rows, np.int64)
+    arrivals, observed = np.zeros(rows, bool), np.empty(rows, np.int64)
     targets = np.empty((rows, 2), np.float32)
 
-    first = start_state(maze.cells[starting.integers(len(maze.cells))], starting).tolist()
-    state = looked_at = (first[0], first[1], first[2], first[3])
+    x, y, u, v = start_state(maze.cells[start_rng.integers(len(maze.cells))], start_rng).tolist()
+    state = observation = (x, y, u, v)
     states[0] = state
-    looked_at_row, since_target, target_from = 0, 0, 0
-    cell = maze.cells[targeting.integers(len(maze.cells))]
+    observed_row, target_steps, target_row = 0, 0, 0
+    target = maze.cells[target_rng.integers(len(maze.cells))]
     for row in range(rows):
         if row % BLOCK == 0:
             progress("collect", row, rows)
-            disturbances = disturbing.normal(0, noise, (BLOCK, 2)).tolist()
-        along, across, arrived = controller.act(looked_at, cell)
-        push, pull = disturbances[row % BLOCK]
-        action = max(-1.0, min(1.0, along + push)), max(-1.0, min(1.0, across + pull))
-        seen[row] = looked_at_row
-        actions[row] = action
+            noises = noise_rng.normal(0, noise, (BLOCK, 2)).tolist()
+        force_x, force_y, arrived = controller.act(observation, target)
+        noise_x, noise_y = noises[row % BLOCK]
+        action = max(-1.0, min(1.0, force_x + noise_x)), max(-1.0, min(1.0, force_y + noise_y))
+        observed[row], actions[row] = observed_row, action
         state = physics.step(state, action)
         states[row + 1] = state
-        if arrived or since_target >= maze.episode_steps:
+        if arrived or target_steps >= maze.episode_steps:
             arrivals[row] = True
-            targets[target_from : row + 1] = cell + targeting.uniform(-START_SPREAD, START_SPREAD, 2)
-            cell = maze.cells[targeting.integers(len(maze.cells))]
-            since_target, target_from = 0, row + 1
+            targets[target_row : row + 1] = target + target_rng.uniform(-START_SPREAD, START_SPREAD, 2)
+            target = maze.cells[target_rng.integers(len(maze.cells))]
+            target_steps, target_row = 0, row + 1
         else:
-            looked_at, looked_at_row = state, row + 1
-            since_target += 1
-    targets[target_from:] = cell + targeting.uniform(-START_SPREAD, START_SPREAD, 2)
+            # D4RL's slip: only this branch refreshes the observation, so an arrival is followed by a stale one
+            observation, observed_row = state, row + 1
+            target_steps += 1
+    targets[target_row:] = target + target_rng.uniform(-START_SPREAD, START_SPREAD, 2)
     progress("collect", rows, rows)
-    return MazeLog(maze, states, actions, arrivals, seen, targets)
+    return MazeLog(maze, states, actions, arrivals, observed, targets)

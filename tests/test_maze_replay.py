@@ -1,4 +1,4 @@
-"""The judge of maze policies on logs whose replay is known: a log that was never stitched keeps what it promises."""
+"""Replays of maze policies on logs whose replay is known: a log without stitches keeps its promise."""
 
 from __future__ import annotations
 
@@ -10,25 +10,17 @@ import pytest
 
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.evaluation.episodes import STARTS_PER_CELL
+from bats.evaluation.comparison import nearest_starts
+from bats.evaluation.episodes import replay
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import Stitches, TabularMDP, add_stitches, from_dataset
-from bats.graph.rollouts import Walks, stitched_share, undiscounted_return, walk, weighted_return
+from bats.graph.rollouts import Walks, stitched_share, undiscounted_return, walk
 from bats.graph.solve import first_edges, policy_iteration
 from bats.metric.scaled import ScaledMetric
 from bats.tasks import collect
+from bats.tasks.episodes import as_dataset, open_loop, play
 from bats.tasks.maze2d import Maze2dEnv, find_maze, label_starts, stratified_starts
-from benchmarks.maze_judge import (
-    NEVER,
-    Replay,
-    judge,
-    landing,
-    nearest_starts,
-    play,
-    promise,
-    replay,
-    stitches_used,
-)
+from benchmarks.maze_replay import NEVER, Replay, compare_in_maze, end_errors, replay_starts, stitches_used
 
 UMAZE = find_maze("umaze")
 STEPS = UMAZE.episode_steps
@@ -36,27 +28,20 @@ STEPS = UMAZE.episode_steps
 
 @pytest.fixture(scope="module")
 def collected() -> Dataset:
-    """In single precision, as logs are: each row is rounded, and the run went on unrounded."""
+    """In single precision, as logs are: each row is rounded, but the run continued unrounded."""
     return collect("maze2d-umaze", 3000, 0)
 
 
 @pytest.fixture(scope="module")
 def exact(collected: Dataset) -> Dataset:
-    """The same actions again, every state kept in the double precision in which the simulator goes on."""
-    environment = Maze2dEnv("umaze")
-    states = [environment.reset(options={"state": collected.observations[0]})[0]]
-    rewards = []
-    for action in collected.actions:
-        observation, reward, *_ = environment.step(action)
-        states.append(observation)
-        rewards.append(reward)
-    table = np.array(states)
-    log = Dataset.from_arrays(table[:-1], collected.actions, rewards, next_observations=table[1:])
-    return label_starts(log, UMAZE)[0]
+    """The same actions again, with every state in the simulator's own double precision."""
+    actions = open_loop([collected.actions])
+    (episode,) = play([Maze2dEnv("umaze")], actions, seeds=[None], states=collected.observations[:1])
+    return label_starts(as_dataset([episode], name="exact"), UMAZE)[0]
 
 
 def with_stitch(mdp: TabularMDP, source: int, actions: np.ndarray, *, target: int, stitch_round: int = 1) -> TabularMDP:
-    """A stitch over the states of one run, which number along it: its imagined states are those of the log."""
+    """A stitch along a logged run, whose imagined states are those of the log; states are numbered along the run."""
     between = mdp.states[source + 1 : source + len(actions)]
     joined = Stitches.judged_by_one(
         source=np.array([source]),
@@ -71,19 +56,24 @@ def with_stitch(mdp: TabularMDP, source: int, actions: np.ndarray, *, target: in
 
 
 def taking_stitches(mdp: TabularMDP) -> np.ndarray:
-    """The policy that takes the last edge of every state, which is a stitch where there is one."""
+    """The policy that takes the last edge of every state, which is a stitch if there is one."""
     return np.where(mdp.out_degree > 0, mdp.first_edge[1:] - 1, NO_EDGE)
 
 
-def test_an_exact_log_replays_exactly_and_is_paid_what_the_environment_paid(exact: Dataset) -> None:
+def replayed_states(mdp: TabularMDP, policy: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """The states after each step of a full episode."""
+    played = replay(mdp, walk(mdp, policy, start, STEPS), start, UMAZE.environment, record=True)
+    return np.stack([episode.observations[1:] for episode in played.episodes])
+
+
+def test_an_exact_log_replays_exactly_with_the_environment_s_rewards(exact: Dataset) -> None:
     mdp = from_dataset(exact)
     policy = policy_iteration(mdp).policy
     start = np.array([0, 700, 2000])
-    walks = walk(mdp, policy, start, STEPS)
     expected = np.stack([exact.next_observations[row : row + STEPS] for row in start])
-    np.testing.assert_array_equal(play(mdp, UMAZE, start, walks), expected)
+    np.testing.assert_array_equal(replayed_states(mdp, policy, start), expected)
 
-    found = replay(mdp, policy, UMAZE, ScaledMetric.of(exact), per_cell=3, seed=0)
+    found = replay_starts(mdp, policy, UMAZE, ScaledMetric.of(exact), per_cell=3, seed=0)
     assert len(found.start) == 3 * len(UMAZE.cells)
     assert found.promised.returns.sum() > 0
     for kind in ("returns", "entered", "remaining", "inside", "stay"):
@@ -95,16 +85,16 @@ def test_a_log_in_single_precision_replays_within_its_rounding(collected: Datase
     mdp, metric = from_dataset(collected), ScaledMetric.of(collected)
     policy = first_edges(mdp)
     start = np.arange(0, 2700, 300)
-    played = play(mdp, UMAZE, start, walk(mdp, policy, start, STEPS))
+    played = replayed_states(mdp, policy, start)
     logged = np.stack([collected.next_observations[row : row + STEPS] for row in start])
     assert np.linalg.norm(metric.embed(played - logged), axis=2).max() < 1e-3  # ordinary steps
-    found = replay(mdp, policy, UMAZE, metric, per_cell=2, seed=0)
+    found = replay_starts(mdp, policy, UMAZE, metric, per_cell=2, seed=0)
     np.testing.assert_array_equal(found.promised.returns, found.replayed.returns)
 
 
 def test_goal_times_are_counted_from_the_first_step_into_the_disc(exact: Dataset) -> None:
     mdp = from_dataset(exact)
-    found: Replay = replay(mdp, first_edges(mdp), UMAZE, ScaledMetric.of(exact), per_cell=2, seed=1)
+    found: Replay = replay_starts(mdp, first_edges(mdp), UMAZE, ScaledMetric.of(exact), per_cell=2, seed=1)
     inside_steps = remaining_steps = 0
     for row, promised, entered, stay in zip(
         found.start, found.promised.returns, found.replayed.entered, found.replayed.stay, strict=True
@@ -125,45 +115,47 @@ def test_goal_times_are_counted_from_the_first_step_into_the_disc(exact: Dataset
 def test_a_replay_stops_where_the_graph_has_no_more_actions(exact: Dataset) -> None:
     last = len(exact) - 10
     log = exact.with_starts([last])
-    found = replay(from_dataset(log), first_edges(from_dataset(log)), UMAZE, ScaledMetric.of(log), per_cell=1, seed=0)
+    mdp, metric = from_dataset(log), ScaledMetric.of(log)
+    found = replay_starts(mdp, first_edges(mdp), UMAZE, metric, per_cell=1, seed=0)
     assert set(found.start.tolist()) == {last}
     np.testing.assert_array_equal(found.replayed.returns, np.full(7, exact.rewards[last:].sum()))
 
 
 def test_the_nearest_start_is_nearest_in_ordinary_steps(exact: Dataset) -> None:
     mdp, metric = from_dataset(exact), ScaledMetric.of(exact)
-    wanted = stratified_starts(UMAZE, 2, seed=3)
-    chosen = nearest_starts(mdp, wanted, metric)
+    states = stratified_starts(UMAZE, 2, seed=3)
+    chosen = nearest_starts(mdp, states, metric)
     assert np.isin(chosen, mdp.starts).all()
-    nearest = np.linalg.norm(metric.embed(mdp.states[chosen] - wanted), axis=1)
+    nearest = np.linalg.norm(metric.embed(mdp.states[chosen] - states), axis=1)
     for start in mdp.starts:
-        assert np.all(nearest <= np.linalg.norm(metric.embed(mdp.states[start] - wanted), axis=1))
+        assert np.all(nearest <= np.linalg.norm(metric.embed(mdp.states[start] - states), axis=1))
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_a_stitch_of_logged_actions_lands_on_its_target_and_one_of_others_does_not(exact: Dataset, length: int) -> None:
+def test_a_stitch_of_logged_actions_ends_in_its_target_and_one_of_others_does_not(exact: Dataset, length: int) -> None:
     metric, source = ScaledMetric.of(exact), 500
     logged = from_dataset(exact.with_starts([source - 20]))
     actions = exact.actions[source : source + length]
     true = with_stitch(logged, source, actions, target=source + length)
-    found = landing(true, UMAZE, metric, walk(true, taking_stitches(true), true.starts, 40), tolerance=0.0)
+    found = end_errors(true, UMAZE, metric, walk(true, taking_stitches(true), true.starts, 40), tolerance=0.0)
     assert found.distance.tolist() == [0.0]
     assert true.source[found.first_edge].tolist() == [source]
-    assert (found.share, found.percentile(99)) == (1, 0)
+    assert (found.share_within, found.percentile(99)) == (1, 0)
 
     altered = with_stitch(logged, source, -actions, target=source + length)
-    missed = landing(altered, UMAZE, metric, walk(altered, taking_stitches(altered), altered.starts, 40), tolerance=0.1)
+    rollouts = walk(altered, taking_stitches(altered), altered.starts, 40)
+    missed = end_errors(altered, UMAZE, metric, rollouts, tolerance=0.1)
     environment = Maze2dEnv("umaze")
     state, _ = environment.reset(options={"state": exact.observations[source]})
     for action in -actions:
         state = environment.step(action)[0]
-    miss = np.linalg.norm(metric.embed(state - exact.observations[source + length]))
-    assert miss > 0.1
-    assert missed.distance.tolist() == [miss]
-    assert (missed.share, missed.percentile(50)) == (0, miss)
+    error = np.linalg.norm(metric.embed(state - exact.observations[source + length]))
+    assert error > 0.1
+    assert missed.distance.tolist() == [error]
+    assert (missed.share_within, missed.percentile(50)) == (0, error)
 
 
-def test_stitches_are_found_once_each_in_full_even_where_a_walk_breaks_off(exact: Dataset) -> None:
+def test_stitches_are_listed_once_each_in_full_even_if_a_rollout_is_truncated(exact: Dataset) -> None:
     mdp = from_dataset(exact)
     for number, (source, length) in enumerate([(100, 3), (150, 1), (400, 2)]):
         actions = exact.actions[source : source + length]
@@ -171,7 +163,8 @@ def test_stitches_are_found_once_each_in_full_even_where_a_walk_breaks_off(exact
     policy = taking_stitches(mdp)
     starts = np.array([60, 90, 90, 148])
     assert walk(mdp, policy, starts, 12).length.tolist() == [12] * 4
-    found = stitches_used(mdp, walk(mdp, policy, starts, 12))  # from 60 none is met, and 90 breaks off within its own
+    # from 60 no stitch is reached, and from 90 the rollout ends within one
+    found = stitches_used(mdp, walk(mdp, policy, starts, 12))
     assert found.length.tolist() == [3, 1]
     assert mdp.source[found.edge[:, 0]].tolist() == [100, 150]
     assert mdp.target[found.edge[np.arange(2), found.length - 1]].tolist() == [103, 151]
@@ -185,34 +178,28 @@ def test_an_imagined_state_with_a_choice_is_refused(exact: Dataset) -> None:
         stitches_used(twice, Walks(np.zeros((1, 1), dtype=np.int64)))
 
 
-def test_the_judgement_is_its_parts_and_says_so_in_figures(exact: Dataset) -> None:
+def test_the_comparison_holds_all_measurements_and_prints_them_as_figures(exact: Dataset) -> None:
     metric = ScaledMetric.of(exact)
     logged = from_dataset(exact)
     mdp = with_stitch(logged, 500, exact.actions[500:504], target=504)
     mdp = with_stitch(mdp, 900, -exact.actions[900:904], target=904, stitch_round=2)
     policy = taking_stitches(mdp)
-    found = judge(mdp, policy, UMAZE, metric, tolerance=0.5, per_cell=2, seed=0)
-    walks = walk(mdp, policy, mdp.starts, STEPS)
-    assert found.promise == promise(mdp, policy, UMAZE) == weighted_return(mdp, policy, STEPS)
-    assert found.promise == pytest.approx(mdp.start_weights @ undiscounted_return(mdp, walks))
-    assert found.stitched_share == stitched_share(mdp, walks) > 0
-    assert (len(found.landing.distance), found.landing.share) == (2, 0.5)
+    found = compare_in_maze(mdp, policy, UMAZE, metric, tolerance=0.5, per_cell=2, seed=0)
+    rollouts = walk(mdp, policy, mdp.starts, STEPS)
+    assert found.promise == pytest.approx(mdp.start_weights @ undiscounted_return(mdp, rollouts))
+    assert found.stitched_share == stitched_share(mdp, rollouts) > 0
+    assert (len(found.end_errors.distance), found.end_errors.share_within) == (2, 0.5)
     figures = {line.split()[1]: line.split() for line in found.lines("umaze")}
     assert all(len(words) == 4 and words[0] == "figure" for words in figures.values())
-    assert float(figures["umaze_landing_share"][2]) == 0.5
+    assert float(figures["umaze_end_error_within_tolerance"][2]) == 0.5
     assert float(figures["umaze_stitches_used"][2]) == 2
     share = float(figures["umaze_replay"][2]) / float(figures["umaze_promise_at_replayed_starts"][2])
     assert float(figures["umaze_replay_share"][2]) == pytest.approx(share, rel=1e-5)
 
 
-def test_every_maze_is_judged_from_a_hundred_starts_and_a_few_more() -> None:
-    counts = {name: per_cell * len(find_maze(name).cells) for name, per_cell in STARTS_PER_CELL.items()}
-    assert counts == {"umaze": 140, "medium": 104, "large": 138}
-
-
-def test_without_stitches_there_is_no_landing_to_speak_of(exact: Dataset) -> None:
+def test_without_stitches_there_are_no_end_errors(exact: Dataset) -> None:
     mdp = replace(from_dataset(exact), reward=np.zeros(len(exact)))
-    found = judge(mdp, first_edges(mdp), UMAZE, ScaledMetric.of(exact), tolerance=0.5, per_cell=1, seed=0)
+    found = compare_in_maze(mdp, first_edges(mdp), UMAZE, ScaledMetric.of(exact), tolerance=0.5, per_cell=1, seed=0)
     assert found.stitched_share == 0
-    assert math.isnan(found.landing.share)
+    assert math.isnan(found.end_errors.share_within)
     assert math.isnan(found.replay.share)  # nothing was promised

@@ -1,4 +1,4 @@
-"""Promises beside what came of them: whom is judged where, from which starts, and what is refused."""
+"""Promised, replayed and cloned returns side by side: where they are measured, from which starts, what is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bats.errors import BatsError, OutputError, SettingError
-from bats.evaluation.comparison import Earned, judge, nearest_starts
+from bats.evaluation.comparison import ReturnEstimate, compare, nearest_starts
 from bats.evaluation.episodes import evaluate, interval
 from bats.graph.mdp import from_dataset
 from bats.metric.scaled import ScaledMetric
@@ -19,7 +19,7 @@ from bats.tasks.maze2d import find_maze, stratified_starts
 
 
 def constant(numbers: int, action: list[float] | int, *, action_count: int | None = None) -> Policy:
-    """A policy that looks at so many numbers and always does the same."""
+    """A policy for observations of `numbers` numbers that always chooses the same action."""
     if action_count is not None:
         bias = 5.0 * (np.arange(action_count) == action)
         low = high = np.empty(0, np.float32)
@@ -37,29 +37,36 @@ def constant(numbers: int, action: list[float] | int, *, action_count: int | Non
     )
 
 
-def test_a_maze_is_judged_from_as_many_starts_in_every_cell() -> None:
+def test_a_maze_is_evaluated_from_the_same_number_of_starts_in_every_cell() -> None:
     policy, maze = constant(4, [-0.5, -1.0]), find_maze("open")
-    found = judge(policy, "bats/maze2d-open-v0", seed=3)
+    found = compare(policy, "bats/maze2d-open-v0", seed=3)
     played = evaluate(policy, maze.environment, starts=stratified_starts(maze, 4, seed=3), seed=3)
     assert found.starts == "4 in every cell of the maze"
     assert found.episodes == 4 * len(maze.cells) == 60
     assert found.cloned.mean_return == played.mean_return
     assert (found.cloned.low, found.cloned.high) == interval(played.returns, seed=3)
-    assert found.cloned.score == pytest.approx(played.score)
+    assert found.cloned.score == pytest.approx(played.scores.mean())
     assert found.cloned.score_low == pytest.approx(100 * (found.cloned.low - 0.01) / (20.66 - 0.01))
-    assert (found.promised, found.replayed, found.played) == (None, None, ())
-    own = judge(policy, "bats/maze2d-open-v0", episodes=7, record=True)
-    assert (own.starts, own.episodes, len(own.played)) == ("the environment's own", 7, 7)
+    assert (found.promised, found.replayed, found.recorded) == (None, None, ())
+    own = compare(policy, "bats/maze2d-open-v0", episodes=7, record=True)
+    assert (own.starts, own.episodes, len(own.recorded)) == ("the environment's own", 7, 7)
 
 
-def test_elsewhere_it_is_a_hundred_of_the_environments_own_starts() -> None:
-    up = judge(constant(1, 1, action_count=2), "bats/chain-v0")
+def test_other_tasks_are_evaluated_in_a_hundred_episodes_from_the_environment_s_own_starts() -> None:
+    up = compare(constant(1, 1, action_count=2), "bats/chain-v0")
     assert (up.environment, up.starts, up.episodes) == ("bats/chain-v0", "the environment's own", 100)
-    assert up.cloned == Earned(1.0, 1.0, 1.0, None, None, None, 100)
+    assert up.cloned == ReturnEstimate(1.0, 1.0, 1.0, None, None, None, 100)
 
 
-def test_what_is_saved_can_be_read_and_is_not_overwritten(tmp_path: Path) -> None:
-    found = judge(constant(1, 0, action_count=2), "bats/chain-v0", episodes=3, seed=5)
+def test_an_environment_that_only_gymnasium_knows_is_evaluated_without_scores() -> None:
+    found = compare(constant(4, 0, action_count=2), "CartPole-v1", episodes=3)
+    assert (found.environment, found.starts, found.episodes) == ("CartPole-v1", "the environment's own", 3)
+    assert found.cloned.score is None
+    assert list(found.columns) == ["cloned"]
+
+
+def test_a_saved_comparison_can_be_read_and_is_not_overwritten(tmp_path: Path) -> None:
+    found = compare(constant(1, 0, action_count=2), "bats/chain-v0", episodes=3, seed=5)
     found.save(tmp_path / "evaluation.json")
     assert json.loads((tmp_path / "evaluation.json").read_text()) == {
         "environment": "bats/chain-v0",
@@ -73,16 +80,16 @@ def test_what_is_saved_can_be_read_and_is_not_overwritten(tmp_path: Path) -> Non
     found.save(tmp_path / "evaluation.json", overwrite=True)
 
 
-def test_the_nearest_start_is_the_one_that_a_search_through_all_finds() -> None:
+def test_nearest_starts_agree_with_a_search_through_all_of_them() -> None:
     mdp = from_dataset(collect("maze2d-umaze", 3000, 0), gamma=0.99)
     metric = ScaledMetric(np.array([1.0, 2.0, 0.1, 0.0], np.float32))
-    wanted = stratified_starts("umaze", 3, seed=0)
-    distance = np.linalg.norm(metric.embed(wanted[:, None] - mdp.states[mdp.starts].astype(np.float64)), axis=2)
-    assert np.array_equal(nearest_starts(mdp, wanted, metric), mdp.starts[distance.argmin(axis=1)])
+    states = stratified_starts("umaze", 3, seed=0)
+    distance = np.linalg.norm(metric.embed(states[:, None] - mdp.states[mdp.starts].astype(np.float64)), axis=2)
+    assert np.array_equal(nearest_starts(mdp, states, metric), mdp.starts[distance.argmin(axis=1)])
 
 
 @pytest.mark.parametrize(
-    ("policy", "environment", "told"),
+    ("policy", "environment", "message"),
     [
         (constant(2, 1, action_count=2), "bats/chain-v0", "looks at 2 numbers, but 'bats/chain-v0' shows 1 number"),
         (constant(1, 3, action_count=4), "bats/chain-v0", r"one of 4 actions, but 'bats/chain-v0' takes Discrete\(2\)"),
@@ -92,12 +99,14 @@ def test_the_nearest_start_is_the_one_that_a_search_through_all_finds() -> None:
         (constant(1, 0, action_count=2), "nowhere-v0", "cannot make 'nowhere-v0'"),
     ],
 )
-def test_a_policy_of_another_kind_than_the_environment_is_refused(policy: Policy, environment: str, told: str) -> None:
-    with pytest.raises((SettingError, BatsError), match=told):
-        judge(policy, environment)
+def test_a_policy_of_another_kind_than_the_environment_is_refused(
+    policy: Policy, environment: str, message: str
+) -> None:
+    with pytest.raises((SettingError, BatsError), match=message):
+        compare(policy, environment)
 
 
-def test_a_log_is_taken_for_the_task_that_it_is_called_after() -> None:
+def test_the_task_of_a_log_is_guessed_from_its_name() -> None:
     for task in TASKS:
         assert task_of_log(task.name) is task
         assert task_of_log(f"logs/{task.name}-17.hdf5") is task

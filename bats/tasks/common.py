@@ -1,0 +1,36 @@
+"""What every task needs: seeded random numbers, a check of the log's size, and MuJoCo, which is an optional extra."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bats.errors import BatsError, SettingError
+
+
+def generator(seed: int) -> np.random.Generator:
+    """The random generator of a seed, from which everything in a log or an evaluation is drawn."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise SettingError(f"A seed is a whole number from 0; got {seed!r}.")
+    return np.random.default_rng(int(seed))
+
+
+def draw_seed(rng: np.random.Generator) -> int:
+    """A seed for `reset` of an environment."""
+    return int(rng.integers(2**31))
+
+
+def check_rows(rows: int) -> None:
+    """Refuses a log of fewer than two rows, which shows no state following another."""
+    if rows < 2:
+        raise BatsError(f"A log needs at least 2 rows; got {rows}.")
+
+
+def import_mujoco() -> Any:
+    """The module `mujoco`, or an error that says how to install it."""
+    try:
+        import mujoco
+    except ImportError as error:
+        raise BatsError("This task needs MuJoCo: pip install 'bats-rl[mujoco]'") from error
+    return mujoco

@@ -1,0 +1,172 @@
+"""Episodes of Gymnasium environments: the loop that plays them, and the log that they make.
+
+Everything that is played goes through `play`: logs are collected by a controller that sees one observation at a time,
+policies are evaluated on the observations of all running episodes together, and the actions of a graph are replayed
+open loop, whatever is observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from jaxtyping import Float
+
+from bats.arrays import Actions, Progress, RowNumbers, no_progress
+from bats.data.dataset import Dataset
+from bats.errors import SettingError
+from bats.tasks.common import draw_seed
+
+Environment = gymnasium.Env[Any, Any]
+Controller = Callable[[np.ndarray], Any]
+"""the action for one observation"""
+ChooseActions = Callable[[np.ndarray, Sequence[int], int], Iterable[Any]]
+"""the actions for the observations of the running episodes, given the indices of these episodes and the step; None
+stops an episode"""
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One episode: a row per step, and one observation more than rows."""
+
+    observations: Float[np.ndarray, "M D"]
+    """the first one alone, where the others were not kept"""
+    actions: Actions
+    rewards: RowNumbers
+    terminated: bool
+    """the task ended in the last row; otherwise a limit was reached, or there were no more actions"""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+def play(
+    environments: Sequence[Environment],
+    choose: ChooseActions,
+    *,
+    seeds: Sequence[int | None],
+    states: Float[np.ndarray, "n D"] | None = None,
+    max_steps: int | None = None,
+    keep_observations: bool = True,
+    progress: Progress = no_progress,
+    stage: str = "playing",
+) -> list[Episode]:
+    """Plays one episode per seed, from `states` if given, at the same time in all environments; the rest take turns.
+
+    An episode runs until its environment ends it, `choose` returns None for it, or `max_steps` are done.
+    """
+    turns = range(0, len(seeds), len(environments))
+    turn_steps = max_steps or step_limit(environments[0]) or 1
+    total = len(turns) * turn_steps
+    episodes: list[Episode] = []
+    for turn, first in enumerate(turns):
+        recorders: dict[int, _Recorder] = {}
+        for i, environment in zip(range(first, len(seeds)), environments, strict=False):
+            options = None if states is None else {"state": states[i]}
+            recorders[i] = _Recorder(environment, seeds[i], options, keep_observations)
+        running, step = list(recorders), 0
+        while running and (max_steps is None or step < max_steps):
+            progress(stage, min(turn * turn_steps + step, total), total)
+            actions = choose(np.stack([recorders[i].current for i in running]), running, step)
+            chosen = zip(running, actions, strict=True)
+            running = [i for i, action in chosen if action is not None and recorders[i].step(action)]
+            step += 1
+        progress(stage, min(turn * turn_steps + step, total), total)
+        episodes += [recorder.episode() for recorder in recorders.values()]
+    return episodes
+
+
+class _Recorder:
+    """An episode while it is being played."""
+
+    def __init__(
+        self, environment: Environment, seed: int | None, options: dict[str, Any] | None, keep_observations: bool
+    ) -> None:
+        self.current = _as_row(environment.reset(seed=seed, options=options)[0])
+        self._environment, self._keep_observations = environment, keep_observations
+        self._observations = [self.current]
+        self._actions: list[Any] = []
+        self._rewards: list[float] = []
+        self._terminated = False
+
+    def step(self, action: Any) -> bool:
+        """Takes one step, and says whether the episode goes on."""
+        observation, reward, terminated, truncated, _ = self._environment.step(action)
+        self.current, self._terminated = _as_row(observation), bool(terminated)
+        self._actions.append(action)
+        self._rewards.append(float(reward))
+        if self._keep_observations:
+            self._observations.append(self.current)
+        return not (terminated or truncated)
+
+    def episode(self) -> Episode:
+        # without a step, only the action space knows how many numbers an action has
+        space = self._environment.action_space
+        actions = np.array(self._actions) if self._actions else np.empty((0, *(space.shape or ())), space.dtype)
+        rewards = np.array(self._rewards, dtype=np.float64)
+        return Episode(np.stack(self._observations), actions, rewards, self._terminated)
+
+
+def closed_loop(controller: Controller) -> ChooseActions:
+    """Asks the controller about each observation by itself."""
+    return lambda observations, episodes, step: [controller(observation) for observation in observations]
+
+
+def open_loop(actions: Sequence[np.ndarray]) -> ChooseActions:
+    """Plays a list of actions in each episode; the episode stops at the end of its list."""
+    return lambda observations, episodes, step: [actions[i][step] if step < len(actions[i]) else None for i in episodes]
+
+
+def play_rows(
+    environment: Environment,
+    new_controller: Callable[[], Controller],
+    rows: int,
+    rng: np.random.Generator,
+    *,
+    progress: Progress = no_progress,
+) -> list[Episode]:
+    """Plays episodes with a new controller each until there are `rows` rows; the last one is truncated there."""
+    episodes: list[Episode] = []
+    done = 0
+    while done < rows:
+        progress("collect", done, rows)
+        choose = closed_loop(new_controller())
+        episodes += play([environment], choose, seeds=[draw_seed(rng)], max_steps=rows - done)
+        done += len(episodes[-1])
+    progress("collect", rows, rows)
+    return episodes
+
+
+def as_dataset(episodes: Sequence[Episode], *, name: str, action_count: int | None = None) -> Dataset:
+    """The episodes as a log, one after another."""
+    lengths = [len(episode) for episode in episodes]
+    last = np.concatenate([np.arange(length) == length - 1 for length in lengths])
+    terminated = np.repeat([episode.terminated for episode in episodes], lengths)
+    return Dataset.from_arrays(
+        np.concatenate([episode.observations[:-1] for episode in episodes]),
+        np.concatenate([episode.actions for episode in episodes]),
+        np.concatenate([episode.rewards for episode in episodes]),
+        next_observations=np.concatenate([episode.observations[1:] for episode in episodes]),
+        terminations=last & terminated,
+        timeouts=last & ~terminated,
+        # the other rules guess whether a timeout is real from the next row's state, but these are known to be real
+        timeout_rule="trust",
+        action_count=action_count,
+        name=name,
+    )
+
+
+def step_limit(environment: Environment) -> int | None:
+    """The maximum length of an episode, if the environment was registered with one."""
+    return None if environment.spec is None else environment.spec.max_episode_steps
+
+
+def _as_row(observation: Any) -> Float[np.ndarray, "D"]:
+    """A copy of an observation as a row of floats; a discrete one is a row of one number."""
+    row = np.array(observation).ravel()
+    if row.dtype.kind not in "biuf":
+        raise SettingError(f"Only observations that are numbers can be acted on; got {type(observation).__name__}.")
+    return row if row.dtype.kind == "f" else row.astype(np.float64)
