@@ -13,7 +13,6 @@ a state; elsewhere only the policy is evaluated.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.solve_again import Changes, resolve
 from bats.storage.atomic import atomic_path
-from bats.tasks.catalogue import task_of_environment
+from bats.tasks.catalogue import Score, task_of_environment
 from bats.tasks.episodes import Environment, Episode
 
 EPISODES = 100
@@ -55,9 +54,7 @@ class ReturnEstimate:
     episodes: int
 
     @classmethod
-    def of(
-        cls, returns: Float[np.ndarray, "n"], *, score: Callable[[float], np.ndarray] | None, seed: int
-    ) -> ReturnEstimate:
+    def of(cls, returns: Float[np.ndarray, "n"], score: Score | None, *, seed: int) -> ReturnEstimate:
         def scored(value: float) -> float | None:
             return None if score is None else float(score(value))
 
@@ -114,7 +111,7 @@ def compare(
     with open_environments(environment, 1) as (opened,):
         _check_spaces(policy, opened, environment)
         task, spec = task_of_environment(opened), opened.spec
-    # an environment without these two would not have been opened
+    # environments without a time limit are not opened, and only a spec has one
     assert spec is not None
     assert spec.max_episode_steps is not None
 
@@ -132,6 +129,7 @@ def compare(
     if run is not None and task is not None and task.takes_states:
         solved = resolve(run, Changes())
         mdp, metric = solved.mdp, ScaledMetric(np.array(run.finished().metric, dtype=np.float32))
+        # the graph only starts in logged states, so its rollouts start as near to the episodes as it can
         first_states = nearest_starts(mdp, played.starts, metric)
         rollouts = walk(mdp, solved.solution.policy, first_states, spec.max_episode_steps)
         promised = estimate(undiscounted_return(mdp, rollouts))
@@ -160,8 +158,8 @@ def _check_spaces(policy: Policy, environment: Environment, name: str) -> None:
     # a discrete observation has the empty shape, which is one number; dictionaries and texts have none
     size = None if observations.shape is None else int(np.prod(observations.shape))
     if size != len(policy.mean):
-        shown = type(observations).__name__ if size is None else counted(size, "number")
-        raise SettingError(f"The policy looks at {counted(len(policy.mean), 'number')}, but '{name}' shows {shown}.")
+        observed = type(observations).__name__ if size is None else counted(size, "number")
+        raise SettingError(f"The policy looks at {counted(len(policy.mean), 'number')}, but '{name}' shows {observed}.")
     if policy.action_count is not None:
         fits = isinstance(actions, Discrete) and policy.action_count <= actions.n
         output = f"one of {policy.action_count} actions"

@@ -138,6 +138,7 @@ def interval(values: Float[np.ndarray, "n"], *, confidence: float = 0.95, seed: 
     if len(values) < 2 or np.ptp(values) == 0:
         return mean, mean
     with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
+        # nearly constant values are dealt with below, and are no concern of the caller's
         warnings.simplefilter("ignore", DegenerateDataWarning)
         rng = np.random.default_rng(seed)
         result = bootstrap((values,), np.mean, confidence_level=confidence, n_resamples=RESAMPLES, rng=rng)

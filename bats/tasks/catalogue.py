@@ -20,6 +20,9 @@ from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze, stratified_starts
 from bats.tasks.maze2d.starts import label_starts
 
+Score = Callable[[float | np.ndarray], np.ndarray]
+"""normalises returns"""
+
 
 @runtime_checkable
 class Collector(Protocol):
@@ -36,10 +39,10 @@ class Task:
     environment: str
     summary: str
     collector: Collector
-    score: Callable[[float | np.ndarray], np.ndarray] | None = None
-    """normalises returns, if the task has reference scores"""
+    score: Score | None = None
+    """None: the task has no reference scores"""
     starts: Callable[[int], np.ndarray] | None = None
-    """for a seed, the start states that policies are evaluated from; None: those of the environment"""
+    """the start states that policies are evaluated from, for a seed; None: those of the environment"""
     starts_summary: str = "the environment's own"
     takes_states: bool = False
     """`reset(options={"state": …})` puts the environment into a state, and its observations are such states"""
@@ -63,6 +66,7 @@ def _maze_task(maze: Maze) -> Task:
 
 TASKS: tuple[Task, ...] = (
     *(_maze_task(maze) for maze in MAZES),
+    # Gymnasium's car ignores a requested state (`mountain_car.PlacedCar` does not), so it has no `takes_states`.
     Task(
         name=mountain_car.TASK,
         environment=mountain_car.ENVIRONMENT,
@@ -106,6 +110,7 @@ def task_of_environment(environment: Environment) -> Task | None:
 def task_of_log(name: str) -> Task | None:
     """The task whose name a log's name starts with, as in `maze2d-umaze-0.hdf5`: a guess, to be reported as one."""
     stem = Path(name).stem
+    # `chains.hdf5` is no log of the chain; of two names that match, the longer one is meant
     matches = [task for task in TASKS if re.match(rf"{re.escape(task.name)}(?![A-Za-z0-9])", stem)]
     return max(matches, key=lambda task: len(task.name), default=None)
 

@@ -24,16 +24,16 @@ Environment = gymnasium.Env[Any, Any]
 Controller = Callable[[np.ndarray], Any]
 """the action for one observation"""
 ChooseActions = Callable[[np.ndarray, Sequence[int], int], Iterable[Any]]
-"""the actions for the observations of the running episodes, given the indices of these episodes and the step; None
-stops an episode"""
+"""the actions for the observations of all running episodes, given the indices of these episodes and the step; an action
+of None stops its episode"""
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """One episode: a row per step, and one observation more than rows."""
+    """One episode: a row per step, and one more observation than rows."""
 
     observations: Float[np.ndarray, "M D"]
-    """the first one alone, where the others were not kept"""
+    """only the first one if the others were not kept"""
     actions: Actions
     rewards: RowNumbers
     terminated: bool
@@ -54,11 +54,12 @@ def play(
     progress: Progress = no_progress,
     stage: str = "playing",
 ) -> list[Episode]:
-    """Plays one episode per seed, from `states` if given, at the same time in all environments; the rest take turns.
+    """Plays one episode per seed, from `states` if given: one in each environment at a time, further ones in turn.
 
     An episode runs until its environment ends it, `choose` returns None for it, or `max_steps` are done.
     """
     turns = range(0, len(seeds), len(environments))
+    # Progress counts steps, not episodes, because episodes with a time limit tend to end all at once.
     turn_steps = max_steps or step_limit(environments[0]) or 1
     total = len(turns) * turn_steps
     episodes: list[Episode] = []
@@ -70,6 +71,7 @@ def play(
         running, step = list(recorders), 0
         while running and (max_steps is None or step < max_steps):
             progress(stage, min(turn * turn_steps + step, total), total)
+            # one call for all running episodes: a network answers many observations as fast as one
             actions = choose(np.stack([recorders[i].current for i in running]), running, step)
             chosen = zip(running, actions, strict=True)
             running = [i for i, action in chosen if action is not None and recorders[i].step(action)]
@@ -93,7 +95,7 @@ class _Recorder:
         self._terminated = False
 
     def step(self, action: Any) -> bool:
-        """Takes one step, and says whether the episode goes on."""
+        """Takes one step. Returns whether the episode continues."""
         observation, reward, terminated, truncated, _ = self._environment.step(action)
         self.current, self._terminated = _as_row(observation), bool(terminated)
         self._actions.append(action)
@@ -103,7 +105,7 @@ class _Recorder:
         return not (terminated or truncated)
 
     def episode(self) -> Episode:
-        # without a step, only the action space knows how many numbers an action has
+        # Without a single step only the action space knows the shape of an action.
         space = self._environment.action_space
         actions = np.array(self._actions) if self._actions else np.empty((0, *(space.shape or ())), space.dtype)
         rewards = np.array(self._rewards, dtype=np.float64)
@@ -111,7 +113,7 @@ class _Recorder:
 
 
 def closed_loop(controller: Controller) -> ChooseActions:
-    """Asks the controller about each observation by itself."""
+    """Calls the controller with each observation by itself."""
     return lambda observations, episodes, step: [controller(observation) for observation in observations]
 
 
@@ -152,7 +154,7 @@ def as_dataset(episodes: Sequence[Episode], *, name: str, action_count: int | No
         next_observations=np.concatenate([episode.observations[1:] for episode in episodes]),
         terminations=last & terminated,
         timeouts=last & ~terminated,
-        # the other rules guess whether a timeout is real from the next row's state, but these are known to be real
+        # the other rules guess from the next row whether a timeout is real; these are known to be
         timeout_rule="trust",
         action_count=action_count,
         name=name,
@@ -166,7 +168,7 @@ def step_limit(environment: Environment) -> int | None:
 
 def _as_row(observation: Any) -> Float[np.ndarray, "D"]:
     """A copy of an observation as a row of floats; a discrete one is a row of one number."""
-    row = np.array(observation).ravel()
+    row = np.array(observation).ravel()  # copied, as some environments write every observation into the same array
     if row.dtype.kind not in "biuf":
         raise SettingError(f"Only observations that are numbers can be acted on; got {type(observation).__name__}.")
     return row if row.dtype.kind == "f" else row.astype(np.float64)

@@ -34,13 +34,14 @@ def collect_hopper(rows: int | None, seed: int, *, progress: Progress = no_progr
     rows = LOG_ROWS if rows is None else rows
     check_rows(rows)
     start_rng, noise_rng = generator(seed).spawn(2)
-    import_mujoco()
+    import_mujoco()  # first, because its error names the extra of this package to install
     try:
         environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:  # Gymnasium needs `imageio` besides MuJoCo
         raise BatsError(f"This task needs more than is installed: pip install 'bats-rl[mujoco]' ({error})") from error
 
     def new_controller() -> Controller:
+        # a strength per episode, so that the log has steady episodes as well as early falls
         strength = noise_rng.uniform(0, MAX_NOISE)
 
         def act(observation: np.ndarray) -> Float32[np.ndarray, "3"]:

@@ -59,7 +59,7 @@ class World:
             raise SettingError(f"Actions are numbered from 0 to {self.action_count - 1}; got {actions}.")
         moved = positions.copy()
         moved[np.arange(len(moved)), actions // 2] += np.where(actions % 2 == 1, 1, -1)
-        moved = np.clip(moved, 0, np.array(self.shape) - 1)
+        moved = np.clip(moved, 0, np.array(self.shape) - 1)  # a move against the edge
         at_goal = self.moves_to_goal(moved) == 0
         return moved, at_goal - self.move_cost, at_goal & self.ends
 
@@ -108,6 +108,7 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
         super().reset(seed=seed)
         if options and "state" in options:
             state = np.asarray(options["state"])
+            # states of a graph are floats, so whole numbers are accepted in any type
             whole = state.dtype.kind in "iuf" and bool(np.all(state == np.floor(state)))
             if not whole or not self.observation_space.contains(state.astype(np.float64)):
                 raise SettingError(f"`state` must be a position within {self.world.shape}; got {options['state']}.")

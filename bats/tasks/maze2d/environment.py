@@ -50,6 +50,7 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
     ) -> tuple[Float64[np.ndarray, "4"], dict[str, Any]]:
         """Starts in `options["state"]`, or at random near the start point of a random cell."""
         super().reset(seed=seed)
+        # a misspelt option would otherwise go unnoticed and the episode start in a random cell
         unknown = set(options or {}) - {"state"}
         if unknown:
             raise BatsError(f"Unknown reset options {sorted(unknown)}; 'state' is the only one.")
@@ -70,6 +71,7 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
         force = np.asarray(action)
         if force.shape != (2,) or force.dtype.kind not in "fiu":
             raise SettingError(f"An action must be 2 numbers; got {action!r}.")
+        # plain floats and `math`: this runs once per step, and NumPy is slow on two numbers
         first, second = float(force[0]), float(force[1])
         if not (math.isfinite(first) and math.isfinite(second)):
             raise SettingError(f"An action must be finite; got {action!r}.")

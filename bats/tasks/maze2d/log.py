@@ -82,7 +82,7 @@ def write_published(arrays: dict[str, np.ndarray], path: Path | str, *, overwrit
 def collect_maze(
     maze: Maze, rows: int | None, seed: int, *, noise: float = ACTION_NOISE, progress: Progress = no_progress
 ) -> MazeLog:
-    """Collects one run of `rows` steps, as many as D4RL's log has if that is None. The same seed gives the same bytes.
+    """Collects one run of `rows` steps; None: the size of D4RL's log. The same seed gives the same bytes.
 
     `noise` is the std of what is added to the controller's actions; D4RL's files have 0.5.
     """
@@ -103,6 +103,7 @@ def collect_maze(
     for row in range(rows):
         if row % BLOCK == 0:
             progress("collect", row, rows)
+            # drawn in blocks, because a call for every row would slow the loop down
             noises = noise_rng.normal(0, noise, (BLOCK, 2)).tolist()
         force_x, force_y, arrived = controller.act(observation, target)
         noise_x, noise_y = noises[row % BLOCK]

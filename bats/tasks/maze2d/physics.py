@@ -70,9 +70,11 @@ class MazePhysics:
         xml = _MODEL.format(walls=walls, origin=ORIGIN, radius=BALL_RADIUS)
         self._model = mujoco.MjModel.from_xml_string(xml)
         ball = self._model.body("ball").id
+        # the inverse mass as MuJoCo 2.1 averaged it, see above
         self._model.body_invweight0[ball, 0] = 2 / 3 / self._model.body_mass[ball]
         self._data = mujoco.MjData(self._model)
         self._step = mujoco.mj_step
+        # views of MuJoCo's buffers, which are slow to look up in every step
         self._position, self._velocity, self._control = self._data.qpos, self._data.qvel, self._data.ctrl
 
     def step(self, state: State, action: tuple[float, float]) -> State:

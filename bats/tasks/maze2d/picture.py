@@ -21,6 +21,7 @@ def draw(maze: Maze, state: Float[np.ndarray, "4"]) -> UInt8[np.ndarray, "H W 3"
     rows, columns = maze.shape
     image = np.empty((rows * PIXELS, columns * PIXELS, 3), dtype=np.uint8)
     image[:] = _FLOOR
+    # the position of the centre of each pixel
     x, y = (np.mgrid[: rows * PIXELS, : columns * PIXELS] + 0.5) / PIXELS - CELL_START
     image[(x - maze.goal[0]) ** 2 + (y - maze.goal[1]) ** 2 <= GOAL_RADIUS**2] = _GOAL
     for i, j in maze.walls:

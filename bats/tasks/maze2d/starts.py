@@ -90,6 +90,7 @@ def label_starts(dataset: Dataset, maze: Maze | str) -> tuple[Dataset, StartRepo
             width = MAX_WIDTH
         cells.append(CellStarts(cell, len(rows), width))
         starts.append(np.sort(rows))
+        # cells have the same total weight; `with_starts` makes the sum 1
         weights.append(np.full(len(rows), 1 / max(len(rows), 1)))
     report = StartReport(tuple(cells))
     if any(len(rows) for rows in starts):

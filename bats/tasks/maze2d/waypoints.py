@@ -26,21 +26,23 @@ POSITION_GAIN = 10.0
 VELOCITY_GAIN = -1.0
 
 
-def steps_to(maze: Maze, target: Cell) -> dict[Cell, int]:
-    """The number of moves to `target`, from each cell that it can be reached from.
+def neighbours(cell: Cell) -> list[Cell]:
+    """The four cells around a cell, in the order of `MOVES`."""
+    return [(cell[0] + move[0], cell[1] + move[1]) for move in MOVES]
 
-    Wall cells are never entered but can be left, because the position of a ball beside a wall may round to a wall cell.
-    """
-    rows, columns = maze.shape
+
+def steps_to(maze: Maze, target: Cell) -> dict[Cell, int]:
+    """The number of moves to `target`, from each cell that it can be reached from."""
     free = set(maze.cells)
     distance = {target: 0}
     queue = deque([target])
     while queue:
         cell = queue.popleft()
-        for move in MOVES:
-            before = (cell[0] - move[0], cell[1] - move[1])
-            inside = 0 <= before[0] < rows and 0 <= before[1] < columns
-            if inside and before not in distance and cell in free:
+        # Walls are never entered but can be left: the position of a ball beside a wall may round to a wall cell.
+        if cell not in free:
+            continue
+        for before in neighbours(cell):
+            if before not in distance:
                 distance[before] = distance[cell] + 1
                 queue.append(before)
     return distance
@@ -53,8 +55,7 @@ def shortest_path(maze: Maze, start: Cell, target: Cell) -> list[Cell]:
     path = []
     cell = start
     while cell != target:
-        neighbours = ((cell[0] + move[0], cell[1] + move[1]) for move in MOVES)
-        cell = next(n for n in neighbours if n in free and distance[n] == distance[cell] - 1)
+        cell = next(n for n in neighbours(cell) if n in free and distance[n] == distance[cell] - 1)
         path.append(cell)
     return path or [target]
 
@@ -86,9 +87,8 @@ class WaypointController:
         """Waypoints from the cell nearest to the ball."""
         start = (round(x), round(y))
         free = set(self._maze.cells)
-        neighbours = {(start[0] + move[0], start[1] + move[1]) for move in MOVES}
-        # D4RL takes the nearest cell even if it is a wall; in a wall's corner that no path leads out of, it would fail
-        if start not in free and not neighbours & free:
+        # D4RL starts in the nearest cell even if that is a wall, but from a corner of walls no path leads out.
+        if free.isdisjoint([start, *neighbours(start)]):
             start = min(free, key=lambda cell: (math.hypot(x - cell[0], y - cell[1]), cell))
         cells = shortest_path(self._maze, start, target)
         shifts = self._rng.uniform(0, WAYPOINT_SPREAD, (len(cells), 2)).tolist()
