@@ -180,11 +180,11 @@ def test_big_endian_halves_and_odd_true_bytes_are_understood(tmp_path: Path) -> 
 
 
 def test_large_files_are_read_in_parts_that_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bats.data.formats.load import csv_table, hdf5_access, npz, parquet
+    from bats.data.formats import csv, hdf5_access, npz, parquet
 
     monkeypatch.setattr(hdf5_access, "BLOCK_BYTES", 64)
     monkeypatch.setattr(npz, "BLOCK_BYTES", 50)
-    monkeypatch.setattr(csv_table, "CHUNK_LINES", 5)
+    monkeypatch.setattr(csv, "CHUNK_LINES", 5)
     monkeypatch.setattr(parquet, "BATCH_ROWS", 7)
     log = small_log()
     sources = [tmp_path / "log.hdf5", tmp_path / "packed.hdf5", tmp_path / "log.npz"]
@@ -482,13 +482,13 @@ def test_a_disk_that_runs_full_leaves_the_old_file(tmp_path: Path) -> None:
     write_hdf5(load_dataset(small_log()), tmp_path / "log.hdf5")
     before = folder_bytes(tmp_path)
     code = f"""
-import resource, signal, bats.formats
-dataset = bats.formats.load_dataset({str(tmp_path / "log.hdf5")!r})
+import resource, signal, bats
+dataset = bats.load_dataset({str(tmp_path / "log.hdf5")!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
 try:
-    bats.formats.write_hdf5(dataset, {str(tmp_path / "log.hdf5")!r}, overwrite=True)
-except bats.errors.OutputError as error:
+    bats.write_hdf5(dataset, {str(tmp_path / "log.hdf5")!r}, overwrite=True)
+except bats.BatsError as error:
     print(error)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -560,7 +560,7 @@ except bats.BatsError as error:
 
 def test_reading_imports_neither_pyarrow_nor_minari(tmp_path: Path) -> None:
     source = write_arrays(tmp_path / "log.hdf5", small_log())
-    code = f"import sys, bats.formats; bats.formats.load_dataset({str(source)!r})"
+    code = f"import sys, bats; bats.load_dataset({str(source)!r})"
     code += "; print({'pyarrow', 'minari'} & {*sys.modules})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "set()"
