@@ -180,9 +180,9 @@ def test_big_endian_halves_and_odd_true_bytes_are_understood(tmp_path: Path) -> 
 
 
 def test_large_files_are_read_in_parts_that_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bats.data.formats import csv, hdf5_access, npz, parquet
+    from bats.data.formats import csv, hdf5, npz, parquet
 
-    monkeypatch.setattr(hdf5_access, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(hdf5, "BLOCK_BYTES", 64)
     monkeypatch.setattr(npz, "BLOCK_BYTES", 50)
     monkeypatch.setattr(csv, "CHUNK_LINES", 5)
     monkeypatch.setattr(parquet, "BATCH_ROWS", 7)
@@ -230,7 +230,7 @@ class TestColumns:
 
     def test_columns_are_recognised_by_number_not_by_letter(self) -> None:
         names = [f"observations_{place}" for place in (10, 2, 0, 1)] + ["actions", "rewards", "terminals"]
-        columns = ColumnMap.recognise(names, file="log.csv")
+        columns = ColumnMap.recognise(names)
         assert columns.observations == tuple(f"observations_{place}" for place in (0, 1, 2, 10))
         assert (columns.actions, columns.terminations, columns.timeouts) == (("actions",), "terminals", None)
 

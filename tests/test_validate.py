@@ -40,7 +40,7 @@ def test_discrete_actions_are_declared_with_how_many_are_used() -> None:
 
 def test_ranges_and_constants() -> None:
     columns = validate(log([(0, 5, 1, 1), (1, 5, 0, 4)])).columns
-    assert [(c.name, c.least, c.mean, c.greatest, c.constant) for c in columns] == [
+    assert [(c.name, c.min, c.mean, c.max, c.constant) for c in columns] == [
         ("observation 0", 0, 0.5, 1, False),
         ("action 0", 5, 5, 5, True),
     ]
@@ -57,7 +57,7 @@ def test_an_outcome_that_differs_is_a_problem_and_an_equal_one_is_not() -> None:
         log(other), "problem"
     )
     paid = [*same, (0, 1, 7, 1)]
-    assert "1 transition paid differently at different times" in told(log(paid), "problem")
+    assert "1 transition with different rewards at different times" in told(log(paid), "problem")
     fresh = [(0, 1, 0, 1), (1, 1, 1, 2)]
     assert "No state and action occur twice" in told(log(fresh), "fact")
 

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import cKDTree
 
 from bats.arrays import Metric, Progress, no_progress
-from bats.data.episodes import counted
+from bats.data.episodes import plural
 from bats.errors import SettingError
 from bats.evaluation.episodes import (
     STARTS_PER_CELL,
@@ -191,13 +191,13 @@ def _check_fit(policy: Policy, environment: Environment, name: str) -> None:
     seen, taken = environment.observation_space, environment.action_space
     numbers = 1 if isinstance(seen, Discrete) else int(np.prod(seen.shape)) if isinstance(seen, Box) else None
     if numbers != len(policy.mean):
-        found = type(seen).__name__ if numbers is None else counted(numbers, "number")
-        raise SettingError(f"The policy looks at {counted(len(policy.mean), 'number')}, but '{name}' shows {found}.")
+        found = type(seen).__name__ if numbers is None else plural(numbers, "number")
+        raise SettingError(f"The policy looks at {plural(len(policy.mean), 'number')}, but '{name}' shows {found}.")
     if policy.action_count is not None:
         fits = isinstance(taken, Discrete) and policy.action_count <= taken.n
         wanted = f"one of {policy.action_count} actions"
     else:
         fits = isinstance(taken, Box) and taken.shape == policy.low.shape
-        wanted = f"actions of {counted(len(policy.low), 'number')}"
+        wanted = f"actions of {plural(len(policy.low), 'number')}"
     if not fits:
         raise SettingError(f"The policy answers with {wanted}, but '{name}' takes {taken}.")
