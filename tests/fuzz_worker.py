@@ -116,7 +116,8 @@ def write_minari_base(folder: Path, *, metadata: bool) -> tuple[Path, Path]:
             group.create_dataset("terminations", data=log["terminals"][rows])
             group.create_dataset("truncations", data=log["timeouts"][rows])
     space = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 3})
-    own = {"version": 1, "unknown_next": [29], "observation_names": [f"number {place}" for place in range(5)]}
+    names = [f"number {index}" for index in range(5)]
+    own = {"version": 1, "unknown_next": [29], "observation_names": names, "notes": ["decision: 3 timeouts."]}
     (data / "metadata.json").write_text(json.dumps({"data_format": "hdf5", "action_space": space, "bats": own}))
     return folder / "set", data / ("metadata.json" if metadata else "main_data.hdf5")
 

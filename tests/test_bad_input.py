@@ -21,7 +21,7 @@ import pytest
 
 from bats.data.formats.load import ColumnMap, load_dataset, write_minari
 from bats.errors import DataError
-from tests.logs import as_columns, folder_bytes, small_log, write_arrays, write_csv, write_parquet
+from tests.logs import as_columns, assert_same, folder_bytes, small_log, write_arrays, write_csv, write_parquet
 from tests.users import ordinary_user
 
 
@@ -540,6 +540,18 @@ class TestMinari:
         )
         (data / "metadata.json").write_text('{"bats": {"version": 1, "unknown_next": [24]}}')
         assert "field 'unknown_next': expected row numbers from 0 to 23" in self.told(data)
+
+    def test_groups_that_contain_themselves_are_read_once(self, data: Path) -> None:
+        expected = load_dataset("minari:log-v0")
+        with h5py.File(data / "main_data.hdf5", "a") as file:
+            for episode in range(3):
+                group = file.create_group(f"episode_{episode}/parts")
+                group["state"] = file[f"episode_{episode}/observations"]
+                for index in range(100):  # followed to any depth, these would be 100 times 100 times 100 … groups
+                    group[f"again_{index}"] = group
+                file.move(f"episode_{episode}/observations", f"episode_{episode}/old")
+                file.move(f"episode_{episode}/parts", f"episode_{episode}/observations")
+        assert_same(load_dataset("minari:log-v0"), expected)
 
     def test_a_file_that_is_gone(self, data: Path) -> None:
         shutil.move(data / "main_data.hdf5", data.parent.parent / "aside")

@@ -119,6 +119,33 @@ def test_names_of_numbers_come_from_the_columns_and_survive(tmp_path: Path) -> N
     assert load_dataset(tmp_path / "nameless.hdf5").observation_names is None
 
 
+def test_notes_survive_in_our_own_files_and_say_where_they_come_from(tmp_path: Path) -> None:
+    log = {name: small_log()[name] for name in ("observations", "actions", "rewards", "terminations")}
+    dataset = load_dataset(log | {"goal": np.zeros(3)})
+    assert {note.kind for note in dataset.notes} == {"fact", "decision", "problem"}
+    write_hdf5(dataset, tmp_path / "log.hdf5")
+    write_minari(dataset, "noted-v0")
+    expected = [(note.kind, f"In the original log: {note.text}") for note in dataset.notes]
+    for source in (tmp_path / "log.hdf5", "minari:noted-v0"):
+        again = load_dataset(source)
+        assert [(note.kind, note.text) for note in again.notes] == expected
+        write_hdf5(again, tmp_path / "again.hdf5", overwrite=True)
+        assert load_dataset(tmp_path / "again.hdf5").notes == again.notes
+
+
+def test_damaged_notes_are_shown_and_never_obeyed(tmp_path: Path) -> None:
+    lines = [b"decision: clear \x1b[2J the screen", b"joke: ha", b"\xff\xfe", b"", b"problem: " + b"x" * 9000] + [
+        b"fact: y"
+    ] * 500
+    own = {"bats/version": np.int64(1), "bats/notes": np.array(lines)}
+    notes = load_dataset(write_arrays(tmp_path / "log.hdf5", small_log() | own)).notes
+    assert [note.kind for note in notes[:5]] == ["decision", "fact", "fact", "fact", "problem"]
+    assert notes[0].text == "In the original log: clear ?[2J the screen"
+    assert notes[1].text == "In the original log: joke: ha"
+    assert len(notes) == 100
+    assert all(note.text.isprintable() and len(note.text) < 2100 for note in notes)
+
+
 def test_our_hdf5_is_a_d4rl_file(tmp_path: Path) -> None:
     log = small_log(dtype=np.float32)
     write_hdf5(load_dataset(log), tmp_path / "log.hdf5")

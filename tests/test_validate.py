@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from bats.cli.main import main
 from bats.data.checks import validate
 from bats.data.dataset import Dataset
 from bats.graph.solve import logged_value
@@ -76,6 +80,18 @@ def test_a_log_that_pays_always_the_same_is_a_problem() -> None:
 def test_the_decisions_of_the_reader_are_told_too() -> None:
     data = Dataset.from_arrays([[0.0], [1.0], [2.0], [3.0]], [[0.0]] * 4, [0, 0, 1, 0], timeouts=[0, 1, 0, 0])
     assert "1 timeout: 1 joined because the states go on" in told(data, "decision")
+
+
+def test_a_decision_that_collecting_reports_is_shown_by_validate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    file = str(tmp_path / "maze.hdf5")
+    assert main(["data", "collect", "maze2d-umaze", "--rows", "20000", "--out", file, "--quiet"]) == 0
+    assert "1 decision in reading it: `bats-rl validate` tells" in capsys.readouterr().out
+    assert main(["validate", file, "--quiet"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"decision: In the original log: [\d,]+ start states in \d+ cells", shown)
 
 
 def test_the_logged_value_is_the_discounted_return_from_the_starts() -> None:

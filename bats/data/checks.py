@@ -43,7 +43,14 @@ def validate(dataset: Dataset) -> Validation:
     """Describes a log that could be read; a log that could not has already raised `DataError`."""
     states, source, target = merge_states(dataset.observations, dataset.next_observations)
     columns = _columns(dataset)
-    notes = [*dataset.notes, *_determinism_notes(dataset, source, target), *_short_episodes_note(dataset)]
+    notes = [*dataset.notes, *_determinism_notes(dataset, source, target)]
+    single = int(np.count_nonzero(_episode_lengths(dataset) == 1))
+    text = f"{single:,} of {plural(dataset.episode_count, 'episode')} with a single row."
+    if 2 * single > dataset.episode_count:
+        text = f"{text} If the rows are out of order, every one of them counts as a start state."
+        notes.append(Note("problem", text))
+    elif single:
+        notes.append(Note("fact", text))
     constant = [column.name for column in columns if column.constant]
     if constant:
         notes.append(Note("fact", f"Constant throughout the log: {', '.join(constant)}."))
@@ -95,16 +102,6 @@ def _columns(dataset: Dataset) -> tuple[Column, ...]:
             mean = float(values.mean(dtype=np.float64))
             columns.append(Column(name, float(values.min()), mean, float(values.max())))
     return tuple(columns)
-
-
-def _short_episodes_note(dataset: Dataset) -> list[Note]:
-    single = int(np.count_nonzero(_episode_lengths(dataset) == 1))
-    if not single:
-        return []
-    text = f"{single:,} of {plural(dataset.episode_count, 'episode')} with a single row."
-    if 2 * single > dataset.episode_count:
-        return [Note("problem", f"{text} If the rows are out of order, every one of them counts as a start state.")]
-    return [Note("fact", text)]
 
 
 def _determinism_notes(dataset: Dataset, source: Int[np.ndarray, "N"], target: Int[np.ndarray, "N"]) -> list[Note]:

@@ -3,7 +3,7 @@
     observations, actions, rewards, terminals (or terminations), timeouts, next_observations
 
 Files written here always carry `next_observations`, and a group `bats` for what D4RL's names cannot express: unknown
-next states, the number of actions, the start states, and the names of the numbers.
+next states, the number of actions, the start states, the names of the numbers, and the notes about the log.
 
 A file may come from anywhere. Only hard links are followed, so that it cannot lead the reader to another file; values
 stored in other files are refused; and the size that a header declares is checked before memory is allocated.
@@ -27,17 +27,14 @@ from h5py import h5d, h5g, h5l, h5o, h5s, h5t
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
+from bats.data.formats import extras
 from bats.data.formats.raw_log import KNOWN, REQUIRED, RawLog, missing_field
 from bats.data.formats.untrusted import SizeGuard, check_file, clean_flags, guess_format, library_call
 from bats.errors import DataError
 from bats.storage.atomic import atomic_path
 
 HDF5, SOUND = "an HDF5 file", "a sound HDF5 file"
-OWN_GROUP = "bats"
-OWN_VERSION = 1
-"""raised when the meaning of the arrays in `bats` changes"""
 OWN_NUMBERS = ("action_count", "unknown_next", "starts", "start_weights")
-OWN_TEXTS = ("observation_names", "action_names")
 BLOCK_BYTES = 2**23
 """read at a time, so that progress can be reported"""
 MAX_NAMES = 1000
@@ -63,11 +60,12 @@ def read_hdf5(path: Path, progress: Progress) -> RawLog:
                 hint = f"It is a file of a Minari data set: give its folder, {path.parent}."
                 raise missing_field(name, present).hinted(hint if "episode_0" in present else "")
         fields = _read_fields(arrays, progress, f"reading {path.name}")
-        own_group = member(root, OWN_GROUP)
+        own_group = member(root, extras.GROUP)
         own = _read_own(own_group, guard) if isinstance(own_group, h5g.GroupID) else None
-        others = members_below(root, skip=KNOWN if own is None else (*KNOWN, OWN_GROUP))
+        others = members_below(root, skip=KNOWN if own is None else (*KNOWN, extras.GROUP))
         unused = tuple(name for name, _ in islice(others, MAX_NAMES))
-    return RawLog(fields, unused=unused, notes=tuple(notes), exact_ends=own is not None, **(own or {}))
+    log = RawLog(fields, unused=unused, notes=tuple(notes))
+    return log if own is None else extras.with_extras(log, own)
 
 
 def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: str) -> dict[str, np.ndarray]:
@@ -85,27 +83,24 @@ def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: s
 
 def _read_own(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
     """The arrays that `write_hdf5` adds; None if the group is not ours, which always has a version."""
+    nodes = {name: member(group, name) for name in ("version", *OWN_NUMBERS, *extras.TEXTS)}
+    arrays = {name: node for name, node in nodes.items() if isinstance(node, h5d.DatasetID)}
+    if "version" not in arrays:
+        return None
     own: dict[str, Any] = {}
-    for name in ("version", *OWN_NUMBERS, *OWN_TEXTS):
-        field, node = f"{OWN_GROUP}/{name}", member(group, name)
-        if not isinstance(node, h5d.DatasetID):
-            if name == "version":
-                return None
-            continue
-        values = admit(node, field, guard, texts=name in OWN_TEXTS).read()
-        if name in OWN_TEXTS:
+    for name, node in arrays.items():
+        field = f"{extras.GROUP}/{name}"
+        own[name] = values = admit(node, field, guard, texts=name in extras.TEXTS).read()
+        if name in extras.TEXTS:
             require(values.ndim == 1, "a list of texts", f"shape {values.shape}", field=field)
             own[name] = tuple(text.decode(errors="replace") for text in values.tolist())
         elif name in ("version", "action_count"):
             is_integer = values.shape == () and values.dtype.kind in "iu"
             require(is_integer, "a whole number", f"{values.dtype}", field=field)
             own[name] = int(values)
-        else:
-            own[name] = values
-        if name == "version":
-            version, hint = own.pop("version"), "The file was written by another version of this package."
-            expected = f"version {OWN_VERSION} of our own layout"
-            require(version == OWN_VERSION, expected, f"version {version}", field=field, hint=hint)
+    version, hint = own.pop("version"), "The file was written by another version of this package."
+    expected, field = f"version {extras.VERSION} of our own layout", f"{extras.GROUP}/version"
+    require(version == extras.VERSION, expected, f"version {version}", field=field, hint=hint)
     return own
 
 
@@ -229,17 +224,12 @@ def write_hdf5(
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
     `bats/unknown_next`. Raises `OutputError` for a file that exists, unless `overwrite`.
     """
-    own: dict[str, Any] = {
-        "version": OWN_VERSION,
-        "unknown_next": np.flatnonzero(~dataset.next_known),
-        "starts": dataset.starts,
-        "start_weights": dataset.start_weights,
-    }
+    own = extras.extras_of(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
     if dataset.action_count is not None:
         own["action_count"] = dataset.action_count
-    for name in OWN_TEXTS:
-        if getattr(dataset, name) is not None:
-            own[name] = [text.encode(errors="replace") for text in getattr(dataset, name)]
+    for name in extras.TEXTS:
+        if name in own:
+            own[name] = [text.encode(errors="replace") for text in own[name]]
     fields = {
         "observations": dataset.observations,
         "actions": dataset.actions,
@@ -247,7 +237,7 @@ def write_hdf5(
         "next_observations": dataset.next_observations,
         "terminals": dataset.terminations,
         "timeouts": dataset.episode_ends & ~dataset.terminations,
-        **{f"{OWN_GROUP}/{name}": np.asarray(value) for name, value in own.items()},
+        **{f"{extras.GROUP}/{name}": np.asarray(value) for name, value in own.items()},
     }
     write_fields(fields, Path(path), overwrite=overwrite, progress=progress)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -94,11 +95,10 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
         notes.append(Note("fact", f"Fields not used: {listed(raw.unused)}."))
     if discrete is None and raw.actions_note is not None:
         notes.append(raw.actions_note)
-    timeouts: ArrayLike | None = fields.get("timeouts")
-    ends: ArrayLike | None = None
+    ids, timeouts, ends = fields.pop("episode", None), fields.pop("timeouts", None), None
     # episode ids and exact ends are never doubted; beside ids, timeouts carry no information
-    if "episode" in fields:
-        ends = _ends_of_ids(fields["episode"], notes)
+    if ids is not None:
+        ends = _ends_of_ids(ids, notes)
         if timeouts is not None:
             notes.append(Note("decision", "Timeouts left aside: the episode ids say where episodes end."))
             timeouts = None
@@ -106,11 +106,7 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
         ends, timeouts = timeouts, None
     try:
         dataset = Dataset.from_arrays(
-            fields["observations"],
-            fields["actions"],
-            fields["rewards"],
-            next_observations=fields.get("next_observations"),
-            terminations=fields.get("terminations"),
+            **fields,
             timeouts=timeouts,
             episode_ends=ends,
             discrete=discrete,
@@ -128,9 +124,9 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
     return dataset if raw.starts is None else dataset.with_starts(raw.starts, raw.start_weights)
 
 
-def _renamed_fields(raw: RawLog) -> dict[str, ArrayLike]:
+def _renamed_fields(raw: RawLog) -> dict[str, Any]:
     """The fields under our own names; refuses a field that is missing or stored under two names."""
-    fields: dict[str, ArrayLike] = {}
+    fields: dict[str, Any] = {}
     for name, values in raw.fields.items():
         field = OTHER_NAMES.get(name, name)
         if field in fields:

@@ -26,7 +26,7 @@ from h5py import h5d, h5g
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset, naming, require
 from bats.data.episodes import Note, plural
-from bats.data.formats import hdf5
+from bats.data.formats import extras, hdf5
 from bats.data.formats.raw_log import RawLog, closest, listed, numbered_names
 from bats.data.formats.untrusted import SizeGuard, check_file, library_call, one_line
 from bats.errors import BatsError, DataError, OutputError
@@ -103,7 +103,8 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
         text = f"Discrete actions are numbered from {first_action} in the file, from 0 here."
         actions = np.asarray(log.fields["actions"]) - np.int64(first_action)
         log = replace(log, fields={**log.fields, "actions": actions}, notes=(*log.notes, Note("decision", text)))
-    return replace(log, action_count=action_count, exact_ends=own is not None, **(own or {}))
+    log = replace(log, action_count=action_count)
+    return log if own is None else extras.with_extras(log, own)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
@@ -119,18 +120,18 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 
 def _own_metadata(metadata: dict[str, Any]) -> dict[str, Any] | None:
     """The entries that `write_minari` adds; None if the data set was not written by it."""
-    own = metadata.get(hdf5.OWN_GROUP)
-    if not isinstance(own, dict) or own.get("version") != hdf5.OWN_VERSION:
+    own = metadata.get(extras.GROUP)
+    if not isinstance(own, dict) or own.get("version") != extras.VERSION:
         return None
     rows = own.get("unknown_next")
     if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**62 for row in rows):
-        raise DataError("row numbers", "something else", field=f"{hdf5.OWN_GROUP}/unknown_next")
+        raise DataError("row numbers", "something else", field=f"{extras.GROUP}/unknown_next")
     entries: dict[str, Any] = {"unknown_next": np.array(rows, dtype=np.int64)}
-    for name in hdf5.OWN_TEXTS:
+    for name in extras.TEXTS:
         texts = own.get(name)
         if texts is not None:
             are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-            require(are_texts, "a list of texts", "something else", field=f"{hdf5.OWN_GROUP}/{name}")
+            require(are_texts, "a list of texts", "something else", field=f"{extras.GROUP}/{name}")
             entries[name] = tuple(texts)
     return entries
 
@@ -151,7 +152,7 @@ def _discrete_actions(metadata: dict[str, Any]) -> tuple[int | None, int]:
 
 
 def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
-    """All episodes of the file, one after the other."""
+    """All episodes of the file, one after the other, without what the metadata say about them."""
     arrays: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
     layouts: dict[str, Layout] = {}
     rows, last_rows = 0, []
@@ -233,8 +234,9 @@ def _joined_parts(name: str, parts: list[Part], layouts: dict[str, Layout], epis
     flat = [values.reshape(len(values), -1) for _, values in parts]
     layout = [(part, values.shape[1]) for (part, _), values in zip(parts, flat, strict=True)]
     first = layouts.setdefault(name, layout)
-    expected, found = f"{_layout_text(name, first)}, as in the episodes before", _layout_text(name, layout)
-    require(layout == first, expected, found, field=f"{episode}/{name}")
+    if layout != first:
+        expected = f"{_layout_text(name, first)}, as in the episodes before"
+        raise DataError(expected, _layout_text(name, layout), field=f"{episode}/{name}")
     # the rank of actions decides whether they are discrete, so it is kept
     if name in SINGLE_FIELDS or (name == "actions" and len(parts) == 1 and parts[0][1].ndim == 1):
         return flat[0][:, 0]
@@ -285,9 +287,9 @@ def write_minari(
     target = minari_root() / dataset_id
     if target.exists():
         raise OutputError(f"{target} exists already; choose another name or version.")
-    own = {"version": hdf5.OWN_VERSION, "unknown_next": np.flatnonzero(~dataset.next_known).tolist()}
-    own |= {name: list(getattr(dataset, name)) for name in hdf5.OWN_TEXTS if getattr(dataset, name) is not None}
-    metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, hdf5.OWN_GROUP: own}
+    own = extras.extras_of(dataset)
+    own["unknown_next"] = own["unknown_next"].tolist()
+    metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, extras.GROUP: own}
     optional = {"description": description, "author": {author} if author else "", "algorithm_name": algorithm_name}
     metadata |= {name: text for name, text in optional.items() if text}
     # built under a hidden name, which Minari does not list, and renamed when it is complete

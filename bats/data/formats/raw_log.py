@@ -1,4 +1,4 @@
-"""`RawLog`: the result of every reader, and the names that a log's fields go by."""
+"""`RawLog`: the result of every reader, and the names of a log's fields."""
 
 from __future__ import annotations
 
