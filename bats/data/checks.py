@@ -81,7 +81,7 @@ def _facts(dataset: Dataset, state_count: int, source: Int[np.ndarray, "N"]) -> 
         "rows": f"{len(dataset):,}",
         "episodes": f"{dataset.episode_count:,} of {lengths.min():,} to {lengths.max():,} rows "
         f"(median {np.median(lengths):,.0f})",
-        "terminations": f"{ends:,}, and {plural(dataset.episode_count - ends, 'episode')} cut off",
+        "terminations": f"{ends:,}, and {plural(dataset.episode_count - ends, 'episode')} truncated",
         "observations": f"{plural(dataset.observations.shape[1], 'number')} ({dataset.observations.dtype})",
         "actions": actions,
         "rewards": f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean(dtype=np.float64):g}, "

@@ -125,9 +125,9 @@ def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
 
 def member(group: h5g.GroupID, name: str) -> h5d.DatasetID | h5g.GroupID | h5t.TypeID | None:
     """The array or group under a name; None if there is none or only a link, which is not followed."""
-    key = name.encode()
+    key, links = name.encode(), group.links
     with library_call(SOUND, field=name):
-        if not group.links.exists(key) or group.links.get_info(key).type != h5l.TYPE_HARD:
+        if not links.exists(key) or links.get_info(key).type != h5l.TYPE_HARD:
             return None
         return h5o.open(group, key)
 
@@ -209,8 +209,9 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
     require(not elsewhere, "values in the file itself", "values kept in other files", field=field)
     require(shape is not None, "an array", "an empty placeholder", field=field)
     readable = dtype.kind == "S" if texts else dtype.kind in "biuf" and dtype.itemsize <= 8
-    expected = "texts of a fixed length" if texts else "numbers"
-    require(readable, expected, f"an array of type {dtype}", field=field)
+    if not readable:  # a data set may have a hundred thousand arrays, and a type's name takes long to format
+        expected = "texts of a fixed length" if texts else "numbers"
+        raise DataError(expected, f"an array of type {dtype}", field=field)
     array = StoredArray(node, field, shape, dtype, chunk_rows)
     guard.admit(field, array.nbytes, stored_bytes)
     return array
