@@ -77,6 +77,7 @@ class Dataset:
         Raises `DataError`, naming field and row, for anything that cannot be used.
         """
         with naming(name):
+            # values and lengths first: the search for episodes relies on them
             states, next_states = _states(observations, next_observations)
             choices, choice_count = _actions(actions, discrete, action_count)
             reward = _finite("rewards", _as_float(_column("rewards", rewards)))
@@ -208,6 +209,7 @@ def _actions(values: ArrayLike, discrete: bool | None, count: int | None) -> tup
     expected = "at least one discrete action, and fewer than 2^31"
     require(count is None or 0 < count < 2**31, expected, f"{count}", field="action_count")
     chosen = _finite("actions", table.reshape(-1))
+    # indices are stored as 32-bit integers
     limit = 2**31 if count is None else count
     wrong = np.flatnonzero((chosen != np.round(chosen)) | (chosen < 0) | (chosen >= limit))
     if wrong.size:
@@ -222,6 +224,7 @@ def _names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ..
         return None
     if isinstance(names, str) or len(names) != count or not all(isinstance(name, str) for name in names):
         raise DataError(f"{count} names, one for each number", printable(f"{names!r}", MAX_NAME), field=field)
+    # names come from files and are shown on terminals and pages
     return tuple(printable(name, MAX_NAME) for name in names)
 
 
@@ -256,6 +259,7 @@ def _numbers(field: str, values: ArrayLike) -> np.ndarray:
         numbers = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError("rows of equal length", str(error), field=field) from None
+    # long doubles are refused: they differ between machines, and neither Numba nor JAX has them
     are_numbers = numbers.dtype.kind in "biuf" and numbers.dtype.itemsize <= 8
     require(are_numbers, "numbers", f"an array of type {numbers.dtype}", field=field)
     require(numbers.ndim > 0, "an array with one entry a row", "a single number", field=field)

@@ -39,6 +39,7 @@ def merge_states(
 def row_bits(table: np.ndarray) -> Int[np.ndarray, "N words"]:
     """Each row as 32-bit integers that are equal exactly where the rows are; 0.0 and -0.0 are equal."""
     rows = table.reshape(len(table), -1)
+    # adding zero turns -0.0 into 0.0
     return np.ascontiguousarray(rows + rows.dtype.type(0)).view(np.int32)
 
 

@@ -86,6 +86,7 @@ def split_episodes(
     notes = []
     if timeouts is not None and rule != "ignore":
         notes.append(_end_at_timeouts(is_end, timeouts, continues, doubt=rule == "auto"))
+    # a timeout explains a break even if the rule is to ignore timeouts
     flagged = certain if timeouts is None else certain | timeouts
     breaks = int(np.count_nonzero(~continues[:-1] & ~flagged[:-1]))
     if breaks:
@@ -111,9 +112,10 @@ def _without_next_states(
     """The next row's state is the next state, except across a boundary."""
     notes = [Note("decision", "The log has no next states: each was taken from the row that follows.")]
     is_end = certain.copy()
-    is_end[-1] = True
+    is_end[-1] = True  # nothing follows the last row
     continues = np.zeros_like(is_end)
     if rule == "auto":
+        # steps across flagged rows may be resets and must not widen what counts as ordinary
         flagged = is_end if timeouts is None else is_end | timeouts
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
         count = int(np.count_nonzero(jumps))
@@ -130,6 +132,7 @@ def _without_next_states(
         doubt = rule == "auto" and not _states_repeat(observations)
         notes.append(_end_at_timeouts(is_end, timeouts, continues, doubt=doubt))
 
+    # an end gets its own state as a placeholder; a termination keeps its row for the reward, any other end is dropped
     next_observations = np.concatenate([observations[1:], observations[-1:]])
     next_observations[is_end] = observations[is_end]
     keep = ~is_end | terminations
@@ -180,6 +183,7 @@ def _classify_steps(
 
 
 def _max_ordinary(steps: Float[np.ndarray, "n"]) -> float:
+    # a log that rests most of the time would make any movement look like a jump
     moving = steps[steps > 0]
     if not moving.size:
         return 0.0

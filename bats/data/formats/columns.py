@@ -70,6 +70,7 @@ class ColumnMap:
             raise DataError(expected, f"{type(columns).__name__} {columns!r}"[:80], field="columns")
         parts = []
         for field, given in columns.items():
+            # a text is a sequence too, but of letters
             names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
             if not names or not all(isinstance(name, str) for name in names):
                 raise DataError(f"one or several column names for {field!r}", f"{given!r}"[:80], field="columns")
@@ -96,6 +97,7 @@ class ColumnMap:
         columns: dict[str, tuple[str, ...]] = {}
         for field in VECTOR_FIELDS:
             numbered = [name for name in header if re.fullmatch(rf"{field}_[0-9]{{1,9}}", name)]
+            # by number: as texts, 10 would come before 2
             in_order = tuple(sorted(numbered, key=lambda name: int(name.rpartition("_")[2])))
             columns[field] = in_order or ((field,) if field in header else ())
         for field in SINGLE_FIELDS:
@@ -112,6 +114,7 @@ class ColumnMap:
             if not columns.get(field):
                 expected = f"columns for '{field}'" if field in VECTOR_FIELDS else f"a column for '{field}'"
                 raise DataError(expected, f"only {listed(present)}", hint=hint)
+        # fields that are absent keep the defaults of the class
         vectors = {field: columns.get(field, ()) for field in VECTOR_FIELDS}
         singles = {field: columns[field][0] for field in SINGLE_FIELDS if columns.get(field)}
         return cls(**vectors, **singles)  # type: ignore[arg-type]  # the keys decide between tuple and text

@@ -29,6 +29,7 @@ TEXT = "a text file in UTF-8"
 def read_csv(path: Path, columns: ColumnMap | None, progress: Progress) -> RawLog:
     """Reads the mapped columns as doubles. Flags may be 0 and 1 or true and false; an episode id may be any text."""
     check_file(path, "a CSV file")
+    # read twice: counting lines is cheap, and growing arrays would take twice their memory
     max_rows = _max_lines(path) - 1
     with library_call(TEXT):
         text = path.open(encoding="utf-8-sig")
@@ -84,7 +85,8 @@ def _checked_columns(header: list[str], columns: ColumnMap | None, path: Path) -
         hint = "Add a first line such as x,y,u,r."
         raise DataError("a header line with the columns' names", found, hint=hint)
     for mark, word in DELIMITERS.items():
-        if len(header) < 3 and ",".join(header).count(mark) >= 2:  # no log has fewer than three columns
+        # a log has at least three columns, so two other marks and hardly a comma are no accident
+        if len(header) < 3 and ",".join(header).count(mark) >= 2:
             hint = f"pandas.read_csv({str(path)!r}, sep={mark!r}).to_csv('log.csv', index=False) writes it with commas."
             raise DataError("cells separated by commas", f"a header line with {word}", hint=hint)
     try:
@@ -129,7 +131,8 @@ class _RowParser:
         lines = [line for line in lines if not line.isspace()]
         if not lines:
             return np.empty((0, len(self.used)))
-        # NumPy looks at the used columns only, so a line with too many cells has to be noticed here
+        # NumPy looks at the used columns only, so a line with too many cells has to be noticed here; to count commas
+        # is enough, unless a cell is quoted
         if any(line.count(",") != self._width - 1 or '"' in line for line in lines):
             self._check_cells(lines, values=False)
         if self.row == 0 and self._action is not None:
@@ -190,6 +193,7 @@ def _is_number(text: str, parse: Callable[[str], float] = float) -> bool:
 
 def _guess_actions(values: np.ndarray, parser: _RowParser) -> tuple[np.ndarray, Note | None]:
     """Actions written as whole numbers become indices; a note says so, or which few of many are not whole."""
+    # two rows are looked at, so that a single odd one at the top does not hide that all others are indices
     if not any(text.isdecimal() for text in parser.first_actions):
         return values, None
     wrong = np.flatnonzero((values < 0) | (values >= 2**31) | (values != np.floor(values)))
@@ -199,8 +203,7 @@ def _guess_actions(values: np.ndarray, parser: _RowParser) -> tuple[np.ndarray, 
     if not 0 < wrong.size < len(values) / 2:
         return values, None
     row = int(wrong[0])
-    text = f"Actions are whole numbers from 0 but for {plural(wrong.size, 'row')}, first row {row} with "
-    text += (
-        f"{values[row, 0]:g} (line {parser.line_of(row)}): read as numbers. With --actions discrete (discrete=True) "
-    )
-    return values, Note("decision", text + "they are one of several, and such a row is refused.")
+    first = f"first row {row} with {values[row, 0]:g} (line {parser.line_of(row)})"
+    text = f"Actions are whole numbers from 0 but for {plural(wrong.size, 'row')}, {first}: read as numbers. "
+    text += "With --actions discrete (discrete=True) they are one of several, and such a row is refused."
+    return values, Note("decision", text)

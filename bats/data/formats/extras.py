@@ -25,22 +25,23 @@ ORIGIN = "In the original log: "
 """put before notes from a file: they say how the log was read or made before this file was written"""
 
 
-def extras_of(dataset: Dataset) -> dict[str, Any]:
+def entries_of(dataset: Dataset) -> dict[str, Any]:
     """The entries for a log."""
-    extras: dict[str, Any] = {"version": VERSION, "unknown_next": np.flatnonzero(~dataset.next_known)}
+    entries: dict[str, Any] = {"version": VERSION, "unknown_next": np.flatnonzero(~dataset.next_known)}
     notes = [f"{note.kind}: {note.text}" for note in dataset.notes]
     texts = zip(TEXTS, (dataset.observation_names, dataset.action_names, notes), strict=True)
-    return extras | {name: list(values) for name, values in texts if values}
+    return entries | {name: list(values) for name, values in texts if values}
 
 
-def with_extras(log: RawLog, extras: dict[str, Any]) -> RawLog:
-    """A log as it was read, completed with the entries of its file; the ends of episodes are then exact."""
-    notes = (*log.notes, *(_parse_note(line) for line in islice(extras.pop("notes", ()), MAX_NOTES)))
-    return replace(log, exact_ends=True, notes=notes, **extras)
+def complete(log: RawLog, entries: dict[str, Any]) -> RawLog:
+    """Adds the entries of a file to the log read from it, whose timeouts are then exact episode ends."""
+    notes = (*log.notes, *(_parse_note(line) for line in islice(entries.pop("notes", ()), MAX_NOTES)))
+    return replace(log, exact_ends=True, notes=notes, **entries)
 
 
 def _parse_note(line: str) -> Note:
     """A note as it was stored; a damaged one is shown as a fact."""
+    # the file may have been edited: its text is shown to people, and never with control characters
     line = printable(line, MAX_NOTE)
     kind, _, text = line.partition(": ")
     if kind not in get_args(NoteKind):

@@ -34,7 +34,7 @@ from bats.errors import DataError
 from bats.storage.atomic import atomic_path
 
 HDF5, SOUND = "an HDF5 file", "a sound HDF5 file"
-OWN_NUMBERS = ("action_count", "unknown_next", "starts", "start_weights")
+EXTRA_NUMBERS = ("action_count", "unknown_next", "starts", "start_weights")
 BLOCK_BYTES = 2**23
 """read at a time, so that progress can be reported"""
 MAX_NAMES = 1000
@@ -59,13 +59,15 @@ def read_hdf5(path: Path, progress: Progress) -> RawLog:
             if name not in arrays:
                 hint = f"It is a file of a Minari data set: give its folder, {path.parent}."
                 raise missing_field(name, present).hinted(hint if "episode_0" in present else "")
+        # all arrays have been admitted by now, so that a false size is refused before the first byte is read
         fields = _read_fields(arrays, progress, f"reading {path.name}")
-        own_group = member(root, extras.GROUP)
-        own = _read_own(own_group, guard) if isinstance(own_group, h5g.GroupID) else None
-        others = members_below(root, skip=KNOWN if own is None else (*KNOWN, extras.GROUP))
+        group = member(root, extras.GROUP)
+        entries = _read_extras(group, guard) if isinstance(group, h5g.GroupID) else None
+        # a group `bats` of another origin is listed like any other
+        others = members_below(root, skip=KNOWN if entries is None else (*KNOWN, extras.GROUP))
         unused = tuple(name for name, _ in islice(others, MAX_NAMES))
     log = RawLog(fields, unused=unused, notes=tuple(notes))
-    return log if own is None else extras.with_extras(log, own)
+    return log if entries is None else extras.complete(log, entries)
 
 
 def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: str) -> dict[str, np.ndarray]:
@@ -81,33 +83,34 @@ def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: s
     return {field: array.read(done) for field, array in arrays.items()}
 
 
-def _read_own(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
+def _read_extras(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
     """The arrays that `write_hdf5` adds; None if the group is not ours, which always has a version."""
-    nodes = {name: member(group, name) for name in ("version", *OWN_NUMBERS, *extras.TEXTS)}
+    nodes = {name: member(group, name) for name in ("version", *EXTRA_NUMBERS, *extras.TEXTS)}
     arrays = {name: node for name, node in nodes.items() if isinstance(node, h5d.DatasetID)}
     if "version" not in arrays:
         return None
-    own: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, node in arrays.items():
         field = f"{extras.GROUP}/{name}"
-        own[name] = values = admit(node, field, guard, texts=name in extras.TEXTS).read()
+        entries[name] = values = admit(node, field, guard, texts=name in extras.TEXTS).read()
         if name in extras.TEXTS:
             require(values.ndim == 1, "a list of texts", f"shape {values.shape}", field=field)
-            own[name] = tuple(text.decode(errors="replace") for text in values.tolist())
+            entries[name] = tuple(text.decode(errors="replace") for text in values.tolist())
         elif name in ("version", "action_count"):
             is_integer = values.shape == () and values.dtype.kind in "iu"
             require(is_integer, "a whole number", f"{values.dtype}", field=field)
-            own[name] = int(values)
-    version, hint = own.pop("version"), "The file was written by another version of this package."
+            entries[name] = int(values)
+    version, hint = entries.pop("version"), "The file was written by another version of this package."
     expected, field = f"version {extras.VERSION} of our own layout", f"{extras.GROUP}/version"
     require(version == extras.VERSION, expected, f"version {version}", field=field, hint=hint)
-    return own
+    return entries
 
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
     """The root group of a file, and a guard for the sizes of its arrays."""
     guard = SizeGuard(check_file(path, HDF5))
+    # not decided by the first bytes: HDF5 allows other data before its signature
     with library_call(HDF5):
         recognised = h5py.is_hdf5(str(path))
     if not recognised:
@@ -119,12 +122,13 @@ def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
             root = h5g.open(file.id, b"/")
         yield root, guard
     finally:
-        with library_call(SOUND):
+        with library_call(SOUND):  # closing a damaged file may fail too
             file.close()
 
 
 def member(group: h5g.GroupID, name: str) -> h5d.DatasetID | h5g.GroupID | h5t.TypeID | None:
     """The array or group under a name; None if there is none or only a link, which is not followed."""
+    # soft and external links are paths, and a path may lead to any file of the machine
     key, links = name.encode(), group.links
     with library_call(SOUND, field=name):
         if not links.exists(key) or links.get_info(key).type != h5l.TYPE_HARD:
@@ -136,6 +140,7 @@ def member_names(group: h5g.GroupID) -> list[str]:
     """The names in a group, sorted."""
     with library_call(SOUND):
         names = list(group)
+    # a name that is no UTF-8 is listed with replacements and cannot be opened, which no field needs
     return sorted(name.decode(errors="replace") for name in names)
 
 
@@ -225,12 +230,12 @@ def write_hdf5(
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
     `bats/unknown_next`. Raises `OutputError` for a file that exists, unless `overwrite`.
     """
-    own = extras.extras_of(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
+    entries = extras.entries_of(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
     if dataset.action_count is not None:
-        own["action_count"] = dataset.action_count
+        entries["action_count"] = dataset.action_count
     for name in extras.TEXTS:
-        if name in own:
-            own[name] = [text.encode(errors="replace") for text in own[name]]
+        if name in entries:
+            entries[name] = [text.encode(errors="replace") for text in entries[name]]
     fields = {
         "observations": dataset.observations,
         "actions": dataset.actions,
@@ -238,7 +243,7 @@ def write_hdf5(
         "next_observations": dataset.next_observations,
         "terminals": dataset.terminations,
         "timeouts": dataset.episode_ends & ~dataset.terminations,
-        **{f"{extras.GROUP}/{name}": np.asarray(value) for name, value in own.items()},
+        **{f"{extras.GROUP}/{name}": np.asarray(value) for name, value in entries.items()},
     }
     write_fields(fields, Path(path), overwrite=overwrite, progress=progress)
 

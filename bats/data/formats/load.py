@@ -66,7 +66,7 @@ def _read(
     """Calls the reader for the source's type, prefix or suffix."""
     if name in ("", MINARI_PREFIX):
         raise DataError(SOURCES, "no name given", file=repr(name))
-    if "\0" in name:
+    if "\0" in name:  # the system would raise a ValueError, not an OSError
         raise DataError("the path of a file", "one with a zero byte", file=repr(name))
     path, is_id = Path(name), isinstance(source, str) and source.startswith(MINARI_PREFIX)
     suffix = "" if is_id else path.suffix.lower()

@@ -91,7 +91,7 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
     data = folders[0]
     with naming(data / METADATA_FILE):
         metadata = _read_metadata(data / METADATA_FILE)
-        own = _own_metadata(metadata)
+        entries = _read_extras(metadata)
         action_count, first_action = _discrete_actions(metadata)
     storage = metadata.get("data_format", "hdf5")
     if storage != "hdf5":
@@ -101,15 +101,16 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
         log = _read_episodes(data / DATA_FILE, progress, f"reading {folder.name}")
     if first_action:
         text = f"Discrete actions are numbered from {first_action} in the file, from 0 here."
+        # a 64-bit number, so that small and unsigned types do not wrap around
         actions = np.asarray(log.fields["actions"]) - np.int64(first_action)
         log = replace(log, fields={**log.fields, "actions": actions}, notes=(*log.notes, Note("decision", text)))
     log = replace(log, action_count=action_count)
-    return log if own is None else extras.with_extras(log, own)
+    return log if entries is None else extras.complete(log, entries)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
     size = check_file(path, "Minari's metadata")
-    if size > MAX_METADATA_BYTES:
+    if size > MAX_METADATA_BYTES:  # parsed JSON takes many times the memory of its text
         raise DataError(f"metadata of at most {MAX_METADATA_BYTES:,} bytes", f"{size:,}")
     with library_call("metadata in JSON"):
         metadata = json.loads(path.read_bytes())
@@ -118,17 +119,18 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-def _own_metadata(metadata: dict[str, Any]) -> dict[str, Any] | None:
+def _read_extras(metadata: dict[str, Any]) -> dict[str, Any] | None:
     """The entries that `write_minari` adds; None if the data set was not written by it."""
-    own = metadata.get(extras.GROUP)
-    if not isinstance(own, dict) or own.get("version") != extras.VERSION:
+    stored = metadata.get(extras.GROUP)
+    if not isinstance(stored, dict) or stored.get("version") != extras.VERSION:
         return None
-    rows = own.get("unknown_next")
+    rows = stored.get("unknown_next")
+    # `type` and not `isinstance`: true and false are integers in Python
     if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**62 for row in rows):
         raise DataError("row numbers", "something else", field=f"{extras.GROUP}/unknown_next")
     entries: dict[str, Any] = {"unknown_next": np.array(rows, dtype=np.int64)}
     for name in extras.TEXTS:
-        texts = own.get(name)
+        texts = stored.get(name)
         if texts is not None:
             are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
             require(are_texts, "a list of texts", "something else", field=f"{extras.GROUP}/{name}")
@@ -167,6 +169,7 @@ def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
             require(isinstance(group, h5g.GroupID), "a group", "something else", field=episode)
             parts = _read_episode(group, episode, guard)
             length = len(parts["rewards"][0][1])
+            # an empty episode has no rows, and the types of its arrays may be arbitrary
             if length == 0:
                 continue
             if not rows:
@@ -287,9 +290,9 @@ def write_minari(
     target = minari_root() / dataset_id
     if target.exists():
         raise OutputError(f"{target} exists already; choose another name or version.")
-    own = extras.extras_of(dataset)
-    own["unknown_next"] = own["unknown_next"].tolist()
-    metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, extras.GROUP: own}
+    entries = extras.entries_of(dataset)
+    entries["unknown_next"] = entries["unknown_next"].tolist()
+    metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, extras.GROUP: entries}
     optional = {"description": description, "author": {author} if author else "", "algorithm_name": algorithm_name}
     metadata |= {name: text for name, text in optional.items() if text}
     # built under a hidden name, which Minari does not list, and renamed when it is complete

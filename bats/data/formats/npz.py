@@ -61,6 +61,7 @@ def _read_array(
         stream = cast(BufferedIOBase, archive.open(entry))
     with stream:
         shape, fortran, dtype = _read_header(stream, field)
+        # both sizes are claims of the file: the guard compares them with each other and with its length
         guard.admit(field, math.prod(shape) * dtype.itemsize, entry.compress_size)
         with library_call(SOUND, field=field):
             values = np.empty(math.prod(shape), dtype)
@@ -73,6 +74,7 @@ def _read_array(
             target[filled : filled + len(block)] = block
             filled += len(block)
             done(filled // values.itemsize, values.size)
+        # reading to the end also makes zipfile compare the checksum
         with library_call(SOUND, field=field):
             surplus = stream.read(1)
         require(not surplus, f"{len(target):,} bytes of numbers", "more", field=field)

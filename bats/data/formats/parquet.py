@@ -61,6 +61,7 @@ def _batches(file: pyarrow.parquet.ParquetFile, columns: ColumnMap) -> Iterator[
         with library_call(SOUND):
             batch = next(batches, None)
             if batch is not None:
+                # offsets of a damaged batch may point outside of it, which reading its values would not notice
                 batch.validate(full=True)
         if batch is None:
             return

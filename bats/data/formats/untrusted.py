@@ -93,6 +93,7 @@ class SizeGuard:
 
     def admit(self, field: str, declared: int, stored: int) -> None:
         """`declared`: bytes of the array in memory; `stored`: bytes it takes in the file."""
+        # sums, because many small arrays can exhaust memory like one large one
         self.declared += declared
         self.stored += stored
         possible = stored <= self.file_bytes and self.declared <= MAX_COMPRESSION * self.stored + FREE_BYTES
