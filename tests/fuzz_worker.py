@@ -2,7 +2,7 @@
 
     python fuzz_worker.py FOLDER KIND FIRST_SEED LAST_SEED
 
-Prints each seed before it is tried, so that whoever started it knows which one brought the process down, and a line
+Prints each seed before it is tried, so that the caller knows which one brought the process down, and a line
 `ESCAPED seed …` for everything but a `BatsError` that came out of a reader.
 """
 
@@ -116,7 +116,8 @@ def write_minari_base(folder: Path, *, metadata: bool) -> tuple[Path, Path]:
             group.create_dataset("terminations", data=log["terminals"][rows])
             group.create_dataset("truncations", data=log["timeouts"][rows])
     space = json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 3})
-    own = {"version": 1, "unknown_next": [29], "observation_names": [f"number {place}" for place in range(5)]}
+    names = [f"number {index}" for index in range(5)]
+    own = {"version": 1, "unknown_next": [29], "observation_names": names, "notes": ["decision: 3 timeouts."]}
     (data / "metadata.json").write_text(json.dumps({"data_format": "hdf5", "action_space": space, "bats": own}))
     return folder / "set", data / ("metadata.json" if metadata else "main_data.hdf5")
 
@@ -127,26 +128,26 @@ def damage(sound: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 4, 12))):
         size = max(len(broken), 1)
         reach = min(size, 600) if rng.random() < 0.3 else size  # headers lie in front, and footers at the end
-        place = size - 1 - rng.randrange(reach) if rng.random() < 0.2 else rng.randrange(reach)
+        offset = size - 1 - rng.randrange(reach) if rng.random() < 0.2 else rng.randrange(reach)
         fault = rng.randrange(7)
         if not broken:
             break
         if fault == 0:
-            broken[place] ^= 1 << rng.randrange(8)
+            broken[offset] ^= 1 << rng.randrange(8)
         elif fault == 1:
-            broken[place] = rng.choice((*AWKWARD, rng.randrange(256)))
+            broken[offset] = rng.choice((*AWKWARD, rng.randrange(256)))
         elif fault == 2:
             width = rng.choice((2, 4, 8))
             number = rng.choice(AWKWARD_NUMBERS) % 256**width
-            broken[place : place + width] = number.to_bytes(width, rng.choice(("little", "big")))
+            broken[offset : offset + width] = number.to_bytes(width, rng.choice(("little", "big")))
         elif fault == 3 and rng.random() < 0.4:
-            del broken[place:]
+            del broken[offset:]
         elif fault == 4:
-            del broken[place : place + rng.choice((1, 4, 16, 100))]
+            del broken[offset : offset + rng.choice((1, 4, 16, 100))]
         elif fault == 5:
             start = rng.randrange(size)
             piece = broken[start : start + rng.choice((1, 8, 64, 512))]
-            broken[place : place + rng.choice((0, len(piece)))] = piece
+            broken[offset : offset + rng.choice((0, len(piece)))] = piece
         else:
             digits = [index for index, byte in enumerate(broken) if 48 <= byte <= 57]
             if digits:
@@ -186,7 +187,7 @@ def run(folder: Path, kind: str, seeds: range) -> None:
         try:
             load_dataset(source, timeout_rule=rng.choice(("auto", "trust", "ignore")))
         except BatsError as error:
-            str(error).encode()  # it must be possible to print the complaint
+            str(error).encode()  # it must be possible to print the message
         except BaseException:
             print("ESCAPED", seed, json.dumps(traceback.format_exc()), flush=True)
 

@@ -33,7 +33,7 @@ def small_log(rows: int = 24, *, dtype: type = np.float64, seed: int = 0) -> dic
 
 
 def assert_same(left: Dataset, right: Dataset) -> None:
-    """Equal in every array, type and count; names and notes tell where a log came from and may differ."""
+    """Equal in every array, type and count; names and notes say where a log came from and may differ."""
     for name in ARRAYS:
         one, other = getattr(left, name), getattr(right, name)
         assert one.dtype == other.dtype, name
@@ -56,7 +56,7 @@ def as_columns(log: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if values.ndim == 1:
             columns[name] = values
         else:
-            columns |= {f"{name}_{place}": values[:, place] for place in range(values.shape[1])}
+            columns |= {f"{name}_{index}": values[:, index] for index in range(values.shape[1])}
     return columns
 
 

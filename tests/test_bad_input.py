@@ -1,4 +1,4 @@
-"""What is wrong with a log is told with file, field, row, what was expected and what was found; nothing is written."""
+"""Errors about a log name the file, the field, the row, what was expected and what was found; nothing is written."""
 
 # ruff: noqa: E501 (a message is easier to check on one line)
 
@@ -21,11 +21,11 @@ import pytest
 
 from bats.data.formats.load import ColumnMap, load_dataset, write_minari
 from bats.errors import DataError
-from tests.logs import as_columns, folder_bytes, small_log, write_arrays, write_csv, write_parquet
+from tests.logs import as_columns, assert_same, folder_bytes, small_log, write_arrays, write_csv, write_parquet
 from tests.users import ordinary_user
 
 
-def complaint(source: Path | str, folder: Path, **settings: Any) -> str:
+def error_message(source: Path | str, folder: Path, **settings: Any) -> str:
     """The message of the `DataError` that reading must raise, without the folder; the folder stays as it was."""
     before = folder_bytes(folder)
     with pytest.raises(DataError) as caught:
@@ -47,10 +47,10 @@ EVERY_WRITER: dict[str, Callable[[Path, dict[str, np.ndarray]], Path]] = {
 }
 
 
-def changed(field: str, place: object, value: float) -> dict[str, np.ndarray]:
+def changed(field: str, index: object, value: float) -> dict[str, np.ndarray]:
     log = small_log()
     log[field] = log[field].astype(np.float64)
-    log[field][place] = value
+    log[field][index] = value
     return log
 
 
@@ -83,20 +83,17 @@ IN_ANY_FORMAT = {
 def test_faulty_values(name: str, fault: str, tmp_path: Path) -> None:
     log, message = IN_ANY_FORMAT[fault]
     source = EVERY_WRITER[name](tmp_path / name, log)
-    assert complaint(source, tmp_path).startswith(f"{name}: {message}")
+    assert error_message(source, tmp_path).startswith(f"{name}: {message}")
 
 
-def test_a_complaint_about_a_table_names_the_columns(tmp_path: Path) -> None:
+def test_an_error_about_a_table_names_the_columns(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "log.csv", as_columns(changed("observations", (17, 1), np.nan)))
-    told = complaint(source, tmp_path)
-    assert told.endswith(
-        "found nan in column 1. It stands in line 19. "
-        "(observations: observations_0, observations_1; row 0 follows the header.)"
-    )
+    message = error_message(source, tmp_path)
+    assert message.endswith("found nan in column 1. It is in line 19. (observations: observations_0, observations_1.)")
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines[:4], "", *lines[4:9], "", "", *lines[9:18], lines[18], "", *lines[19:]]))
-    assert "row 17: " in complaint(source, tmp_path)
-    assert "It stands in line 22." in complaint(source, tmp_path)  # three blank lines come before it
+    assert "row 17: " in error_message(source, tmp_path)
+    assert "It is in line 22." in error_message(source, tmp_path)  # three blank lines come before it
 
 
 IN_ARRAYS = {
@@ -122,7 +119,7 @@ def test_faulty_arrays(name: str, fault: str, tmp_path: Path) -> None:
     change, message = IN_ARRAYS[fault]
     log = change if fault == "missing" else small_log() | change
     source = ARRAY_WRITERS[name](tmp_path / name, log)
-    assert complaint(source, tmp_path) == f"{name}: {message}"
+    assert error_message(source, tmp_path) == f"{name}: {message}"
     with pytest.raises(DataError) as caught:
         load_dataset(log)
     assert str(caught.value) == f"arrays: {message}"
@@ -158,7 +155,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "log.pkl").write_bytes(b"\x80\x04.")
     known = ".hdf5, .h5, .npz, .csv, .parquet, a Minari data set's folder or minari:ID"
     minari = "a Minari data set with data/metadata.json and data/main_data.hdf5"
-    told = {
+    faults = {
         "missing.hdf5": "missing.hdf5: expected an HDF5 file, found no such file.",
         "gone.npz": "gone.npz: expected an npz file, found a link to a file that is gone.",
         "empty.csv": "empty.csv: expected a CSV file, found an empty file.",
@@ -167,29 +164,30 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         "missing": f"missing: expected {known}, found no such file.",
         "nothing here": f"nothing here: expected {minari}, found a folder without them.",
     }
-    for name, message in told.items():
-        assert complaint(tmp_path / name, tmp_path) == message
-    assert "found one with a zero byte" in complaint("log\0.csv", tmp_path)
+    for name, message in faults.items():
+        assert error_message(tmp_path / name, tmp_path) == message
+    assert "found one with a zero byte" in error_message("log\0.csv", tmp_path)
     for name in ("", "minari:"):
-        assert complaint(name, tmp_path) == f"'{name}': expected {known}, found no name given."
+        assert error_message(name, tmp_path) == f"'{name}': expected {known}, found no name given."
     for name in ("x" * 300 + ".csv", "x" * 300):
-        assert "File name too long" in complaint(name, tmp_path)
+        assert "File name too long" in error_message(name, tmp_path)
 
 
 def test_a_minari_name_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     name = "D4RL/pointmaze/umaze-v2"
     expected = f"minari:{name}: expected a data set '{name}' in {tmp_path}"
-    told = complaint(f"minari:{name}", tmp_path)
-    assert told == f"{expected}, found only nothing. `minari download {name}` fetches a public one."
-    for there in ("D4RL/pointmaze/umaze-v1", "mine-v0"):
-        write_minari(load_dataset(small_log()), there)
-    told = complaint(f"minari:{name}", tmp_path)
+    message = error_message(f"minari:{name}", tmp_path)
+    assert message == f"{expected}, found only nothing. `minari download {name}` fetches a public one."
+    for dataset_id in ("D4RL/pointmaze/umaze-v1", "mine-v0"):
+        write_minari(load_dataset(small_log()), dataset_id)
+    message = error_message(f"minari:{name}", tmp_path)
     assert (
-        told == f"{expected}, found only 'D4RL/pointmaze/umaze-v1', 'mine-v0'. Did you mean 'D4RL/pointmaze/umaze-v1'?"
+        message
+        == f"{expected}, found only 'D4RL/pointmaze/umaze-v1', 'mine-v0'. Did you mean 'D4RL/pointmaze/umaze-v1'?"
     )
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "nowhere"))
-    assert "nowhere, found no such folder." in complaint(f"minari:{name}", tmp_path)
+    assert "nowhere, found no such folder." in error_message(f"minari:{name}", tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -205,8 +203,8 @@ def test_a_pipe_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("locked", ["file", "folder"])
 def test_a_file_one_may_not_read(name: str, locked: str, tmp_path: Path) -> None:
     importlib.import_module("pyarrow.parquet")  # before giving up the right to read it
-    with TemporaryDirectory() as place:  # the folder of tmp_path is closed to others
-        folder = Path(place)
+    with TemporaryDirectory() as name_of_folder:  # the folder of tmp_path is closed to others
+        folder = Path(name_of_folder)
         EVERY_WRITER[name](folder / name, small_log()).chmod(0o644 if locked == "folder" else 0)
         folder.chmod(0 if locked == "folder" else 0o755)
         with ordinary_user(), pytest.raises(DataError, match="Permission denied"):
@@ -227,7 +225,7 @@ def test_another_format_behind_the_suffix(name: str, tmp_path: Path) -> None:
     expected, other, found = OTHERS[name]
     EVERY_WRITER[other](tmp_path / other, small_log())
     (tmp_path / other).rename(tmp_path / name)
-    assert complaint(tmp_path / name, tmp_path).startswith(f"{name}: expected {expected}, found {found}")
+    assert error_message(tmp_path / name, tmp_path).startswith(f"{name}: expected {expected}, found {found}")
 
 
 @pytest.mark.parametrize("name", ["log.hdf5", "log.npz", "log.parquet"])
@@ -235,14 +233,14 @@ def test_another_format_behind_the_suffix(name: str, tmp_path: Path) -> None:
 def test_a_file_cut_short(name: str, share: float, tmp_path: Path) -> None:
     whole = EVERY_WRITER[name](tmp_path / name, small_log()).read_bytes()
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
-    told = complaint(tmp_path / name, tmp_path)
+    message = error_message(tmp_path / name, tmp_path)
     if name == "log.npz":
-        ended = "The list of its arrays, which stands at the end, is not there."
-        assert told == f"log.npz: expected an npz file, found one that is cut short or damaged. {ended}"
+        ended = "The list of its arrays, which belongs at the end, is missing."
+        assert message == f"log.npz: expected an npz file, found one that is cut short or damaged. {ended}"
         return
     kind = {"log.hdf5": "a sound HDF5 file", "log.parquet": "a sound Parquet file"}[name]
-    assert told.startswith(f"{name}: expected {kind}, found ")
-    assert told.endswith("It may be damaged or cut short.")
+    assert message.startswith(f"{name}: expected {kind}, found ")
+    assert message.endswith("It may be damaged or cut short.")
 
 
 def test_damaged_contents(tmp_path: Path) -> None:
@@ -250,19 +248,19 @@ def test_damaged_contents(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "log.hdf5", "w") as file:
         for name, values in log.items():
             file.create_dataset(name, data=values, compression="gzip", fletcher32=True)
-        place = file["rewards"].id.get_chunk_info(0).byte_offset
+        offset = file["rewards"].id.get_chunk_info(0).byte_offset
     spoiled = bytearray((tmp_path / "log.hdf5").read_bytes())
-    spoiled[place + 20] ^= 0xFF
+    spoiled[offset + 20] ^= 0xFF
     (tmp_path / "log.hdf5").write_bytes(spoiled)
-    told = complaint(tmp_path / "log.hdf5", tmp_path)
-    assert told.startswith("log.hdf5: field 'rewards': expected a sound HDF5 file, found")
+    message = error_message(tmp_path / "log.hdf5", tmp_path)
+    assert message.startswith("log.hdf5: field 'rewards': expected a sound HDF5 file, found")
 
     np.savez(tmp_path / "log.npz", **log)
     spoiled = bytearray((tmp_path / "log.npz").read_bytes())
     spoiled[spoiled.index(log["rewards"].tobytes()) + 3] ^= 0xFF
     (tmp_path / "log.npz").write_bytes(spoiled)
-    told = complaint(tmp_path / "log.npz", tmp_path)
-    assert told == "log.npz: field 'rewards': expected a sound npz file, found Bad CRC-32 for file 'rewards.npy'."
+    message = error_message(tmp_path / "log.npz", tmp_path)
+    assert message == "log.npz: field 'rewards': expected a sound npz file, found Bad CRC-32 for file 'rewards.npy'."
 
 
 class TestFalseClaims:
@@ -274,9 +272,9 @@ class TestFalseClaims:
         np.lib.format.write_array_header_1_0(header, claim)
         with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
             archive.writestr("observations.npy", header.getvalue() + bytes(64))
-        told = complaint(tmp_path / "log.npz", tmp_path)
-        assert told.startswith("log.npz: field 'observations': expected no more than a file of ")
-        assert told.endswith("found a claim of 32,000,000,000,000 bytes.")
+        message = error_message(tmp_path / "log.npz", tmp_path)
+        assert message.startswith("log.npz: field 'observations': expected no more than a file of ")
+        assert message.endswith("found a header that declares 32,000,000,000,000 bytes.")
 
     def test_npz_that_holds_less_or_more_than_its_header_says(self, tmp_path: Path) -> None:
         for rows, message in ((30, "expected 240 bytes of numbers, found 192."), (3, "found more.")):
@@ -284,23 +282,23 @@ class TestFalseClaims:
             np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (rows,)})
             with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
                 archive.writestr("rewards.npy", header.getvalue() + bytes(192))
-            assert complaint(tmp_path / "log.npz", tmp_path).endswith(message)
+            assert error_message(tmp_path / "log.npz", tmp_path).endswith(message)
 
     def test_npz_packed_in_an_unusual_way(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "log.npz", "w", zipfile.ZIP_BZIP2) as archive:
             archive.writestr("rewards.npy", bytes(10**6))
-        told = complaint(tmp_path / "log.npz", tmp_path)
+        message = error_message(tmp_path / "log.npz", tmp_path)
         assert (
-            told
+            message
             == "log.npz: field 'rewards': expected an archive that is stored or deflated, as NumPy writes, found method 12."
         )
 
     def test_hdf5_that_was_never_filled(self, tmp_path: Path) -> None:
         with h5py.File(tmp_path / "log.hdf5", "w") as file:
             file.create_dataset("observations", (10**11, 4), np.float32, chunks=(1000, 4))
-        told = complaint(tmp_path / "log.hdf5", tmp_path)
-        assert told.startswith("log.hdf5: field 'observations': expected no more than a file of ")
-        assert told.endswith("found a claim of 1,600,000,000,000 bytes.")
+        message = error_message(tmp_path / "log.hdf5", tmp_path)
+        assert message.startswith("log.hdf5: field 'observations': expected no more than a file of ")
+        assert message.endswith("found a header that declares 1,600,000,000,000 bytes.")
 
     def test_flags_that_were_never_written_are_false(self, tmp_path: Path) -> None:
         with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["terminations"]), "a") as file:
@@ -314,73 +312,73 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "sprung"),)
 
     np.savez(tmp_path / "log.npz", **small_log() | {"rewards": np.array([Trap()] * 24)})
-    told = complaint(tmp_path / "log.npz", tmp_path)
+    message = error_message(tmp_path / "log.npz", tmp_path)
     assert (
-        told
+        message
         == "log.npz: field 'rewards': expected numbers, found an array of type object. Objects are never unpickled."
     )
     with h5py.File(tmp_path / "log.hdf5", "w") as file:
         file.create_dataset("observations", data=["a", "b"], dtype=h5py.string_dtype())
-    told = complaint(tmp_path / "log.hdf5", tmp_path)
-    assert told == "log.hdf5: field 'observations': expected numbers, found an array of type object."
+    message = error_message(tmp_path / "log.hdf5", tmp_path)
+    assert message == "log.hdf5: field 'observations': expected numbers, found an array of type object."
 
 
-def test_arrays_under_names_nobody_knows(tmp_path: Path) -> None:
+def test_arrays_under_unknown_names(tmp_path: Path) -> None:
     write_arrays(tmp_path / "log.hdf5", {"states": np.zeros(3), "moves/left": np.zeros(3)})
-    told = complaint(tmp_path / "log.hdf5", tmp_path)
-    assert told == f"log.hdf5: expected a field 'observations', found only 'moves', 'states'. {HINT}"
+    message = error_message(tmp_path / "log.hdf5", tmp_path)
+    assert message == f"log.hdf5: expected a field 'observations', found only 'moves', 'states'. {HINT}"
     np.savez(tmp_path / "log.npz", states=np.zeros(3))
-    told = complaint(tmp_path / "log.npz", tmp_path)
-    assert told == f"log.npz: expected a field 'observations', found only 'states'. {HINT}"
+    message = error_message(tmp_path / "log.npz", tmp_path)
+    assert message == f"log.npz: expected a field 'observations', found only 'states'. {HINT}"
 
 
 def test_every_name_of_a_source_is_listed_with_the_one_that_was_probably_meant(tmp_path: Path) -> None:
     log = small_log()
     fields = {"obs": log["observations"], "actions": log["actions"], "reward": log["rewards"], "goal": np.zeros(3)}
-    there = "'actions', 'goal', 'obs', 'reward'"
+    present = "'actions', 'goal', 'obs', 'reward'"
     hint = "Did you mean 'obs'? Rename it to 'observations'."
     for name, write in ARRAY_WRITERS.items():
-        told = complaint(write(tmp_path / name, fields), tmp_path)
-        assert told == f"{name}: expected a field 'observations', found only {there}. {hint}"
+        message = error_message(write(tmp_path / name, fields), tmp_path)
+        assert message == f"{name}: expected a field 'observations', found only {present}. {hint}"
     with pytest.raises(DataError) as caught:
         load_dataset(fields)
-    assert str(caught.value) == f"arrays: expected a field 'observations', found only {there}. {hint}"
+    assert str(caught.value) == f"arrays: expected a field 'observations', found only {present}. {hint}"
     renamed = {name: values for name, values in fields.items() if name != "obs"} | {"observations": fields["obs"]}
     with pytest.raises(DataError, match=r"'reward'\. Did you mean 'reward'\? Rename it to 'rewards'\."):
         load_dataset(renamed)
     nested = write_arrays(tmp_path / "log.hdf5", renamed | {"infos/goal": np.zeros(3), "infos/speed": np.zeros(3)})
-    assert "found only 'actions', 'goal', 'infos', 'observations', 'reward'." in complaint(nested, tmp_path)
+    assert "found only 'actions', 'goal', 'infos', 'observations', 'reward'." in error_message(nested, tmp_path)
 
 
 def test_a_minari_file_given_instead_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     folder = write_minari(load_dataset(small_log()), "some/log-v0")
-    told = complaint(folder / "data" / "main_data.hdf5", tmp_path)
-    assert told.endswith("It is a file of a Minari data set: give the data set's folder, some/log-v0.")
+    message = error_message(folder / "data" / "main_data.hdf5", tmp_path)
+    assert message.endswith("It is a file of a Minari data set: give its folder, some/log-v0/data.")
 
 
 def test_our_own_file_of_another_version(tmp_path: Path) -> None:
     write_arrays(tmp_path / "log.hdf5", small_log() | {"bats/version": np.int64(7)})
-    told = complaint(tmp_path / "log.hdf5", tmp_path)
-    assert told.startswith("log.hdf5: field 'bats/version': expected version 1 of our own layout, found version 7.")
+    message = error_message(tmp_path / "log.hdf5", tmp_path)
+    assert message.startswith("log.hdf5: field 'bats/version': expected version 1 of our own layout, found version 7.")
 
 
 def test_names_in_our_own_file_that_cannot_be(tmp_path: Path) -> None:
-    told = {
+    faults = {
         "field 'bats/action_names': expected texts of a fixed length, found an array of type float64.": np.zeros(1),
-        "field 'bats/action_names': expected a list of names, found shape ().": np.bytes_(b"speed"),
+        "field 'bats/action_names': expected a list of texts, found shape ().": np.bytes_(b"speed"),
         "field 'action_names': expected 1 names, one for each number, found ('x', 'y').": np.array([b"x", b"y"]),
     }
-    for message, names in told.items():
+    for message, names in faults.items():
         own = {"bats/version": np.int64(1), "bats/action_names": names}
         source = write_arrays(tmp_path / "log.hdf5", small_log() | own)
-        assert complaint(source, tmp_path) == f"log.hdf5: {message}"
+        assert error_message(source, tmp_path) == f"log.hdf5: {message}"
 
 
-def test_episode_ends_of_our_own_file_are_told_by_their_name_in_it(tmp_path: Path) -> None:
+def test_errors_about_episode_ends_of_our_own_file_use_the_name_in_the_file(tmp_path: Path) -> None:
     source = write_arrays(tmp_path / "log.hdf5", changed("timeouts", 5, 2) | {"bats/version": np.int64(1)})
-    told = complaint(source, tmp_path)
-    assert told == "log.hdf5: field 'timeouts', row 5: expected true or false (1 or 0), found 2.0."
+    message = error_message(source, tmp_path)
+    assert message == "log.hdf5: field 'timeouts', row 5: expected true or false (1 or 0), found 2.0."
 
 
 NONSENSE = {
@@ -392,21 +390,19 @@ NONSENSE = {
     "observations=x observations=y": "expected 'observations' once, found it twice",
     "observations=x actions=u rewards=a,b": "expected one column for 'rewards', found 2",
     "observations=x actions=u rewards=r terminals=d terminations=e": "expected 'terminations' once, found it twice",
-    "observations='Pos X actions=u rewards=r": "Names with spaces stand in quotes, as in observations='Pos X','Pos Y'.",
-    "observations=Pos X actions=u rewards=r": "found 'X'. Names with spaces stand in quotes",
+    "observations='Pos X actions=u rewards=r": "Names with spaces must be in quotes, as in observations='Pos X','Pos Y'.",
+    "observations=Pos X actions=u rewards=r": "found 'X'. Names with spaces must be in quotes",
     "observations='Pos X'x actions=u": "expected a column map like",
 }
 
-MAP_HINT = (
-    'Say which columns are which, as in --columns "observations=x,y actions=u rewards=r" (in Python: columns="…").'
-)
+MAP_HINT = 'Say which columns belong to which field, as in --columns "observations=x,y actions=u rewards=r" (in Python: columns="…").'
 CSV_FAULTS = {
-    "observations,actions,rewards\n1,2,3\n4,x5,6\n": "log.csv: field 'actions', row 1: expected a number, found 'x5'. It stands in line 3.",
-    "observations,actions,rewards\n1,2,3\n\n4,5,\n": "log.csv: field 'rewards', row 1: expected a number, found an empty cell. It stands in line 4.",
-    "observations,actions,rewards\n1,2,3\n4,5\n": "log.csv: row 1: expected 3 columns, as in the header, found 2. It stands in line 3.",
-    "observations,actions,rewards\n1,2,3\n4,5,6,7\n": "log.csv: row 1: expected 3 columns, as in the header, found 4. It stands in line 3.",
-    "observations,actions,rewards,timeouts\n1,2,3,yes\n": "log.csv: field 'timeouts', row 0: expected true or false (1 or 0), found 'yes'. It stands in line 2.",
-    'observations,actions,rewards\n"1,2",3\n': "log.csv: row 0: expected 3 columns, as in the header, found 2. It stands in line 2.",
+    "observations,actions,rewards\n1,2,3\n4,x5,6\n": "log.csv: field 'actions', row 1: expected a number, found 'x5'. It is in line 3.",
+    "observations,actions,rewards\n1,2,3\n\n4,5,\n": "log.csv: field 'rewards', row 1: expected a number, found an empty cell. It is in line 4.",
+    "observations,actions,rewards\n1,2,3\n4,5\n": "log.csv: row 1: expected 3 columns, as in the header, found 2. It is in line 3.",
+    "observations,actions,rewards\n1,2,3\n4,5,6,7\n": "log.csv: row 1: expected 3 columns, as in the header, found 4. It is in line 3.",
+    "observations,actions,rewards,timeouts\n1,2,3,yes\n": "log.csv: field 'timeouts', row 0: expected true or false (1 or 0), found 'yes'. It is in line 2.",
+    'observations,actions,rewards\n"1,2",3\n': "log.csv: row 0: expected 3 columns, as in the header, found 2. It is in line 2.",
     'observations,actions,rewards,more\n1,2,3,"a\n4,5,6,b\n7,8,9,c\n': "log.csv: expected every row on a line of its own, found a quoted cell that runs over several, after line 1.",
     "observations," + "x" * 200_000 + "\n1,2\n": "log.csv: expected cells separated by commas, found field larger than field limit (131072).",
     "1,2,3\n4,5,6\n": "log.csv: expected a header line with the columns' names, found numbers only. Add a first line such as x,y,u,r.",
@@ -425,13 +421,13 @@ class TestTables:
         columns = {"pos_x": np.zeros(3), "pos_y": np.zeros(3), "u": np.zeros(3), "r": np.zeros(3)}
         source = (write_csv if name == "log.csv" else write_parquet)(tmp_path / name, columns)
         mapped = ColumnMap.parse("observations=pos_x,pos_z actions=u rewards=r")
-        told = complaint(source, tmp_path, columns=mapped)
-        there = "'pos_x', 'pos_y', 'r', 'u'"
-        assert told == (
-            f"{name}: field 'observations': expected a column 'pos_z', found only {there}. Did you mean 'pos_y'?"
+        message = error_message(source, tmp_path, columns=mapped)
+        present = "'pos_x', 'pos_y', 'r', 'u'"
+        assert message == (
+            f"{name}: field 'observations': expected a column 'pos_z', found only {present}. Did you mean 'pos_y'?"
         )
-        told = complaint(source, tmp_path)
-        assert told == f"{name}: expected columns for 'observations', found only {there}. {MAP_HINT}"
+        message = error_message(source, tmp_path)
+        assert message == f"{name}: expected columns for 'observations', found only {present}. {MAP_HINT}"
 
     @pytest.mark.parametrize("text", NONSENSE)
     def test_column_maps_that_say_nothing(self, text: str) -> None:
@@ -442,14 +438,16 @@ class TestTables:
     @pytest.mark.parametrize("text", CSV_FAULTS, ids=range(len(CSV_FAULTS)))
     def test_csv(self, text: str, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text(text)
-        assert complaint(tmp_path / "log.csv", tmp_path) == CSV_FAULTS[text]
+        assert error_message(tmp_path / "log.csv", tmp_path) == CSV_FAULTS[text]
 
     @pytest.mark.parametrize(("mark", "word"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (" ", "spaces")])
     def test_csv_with_other_marks_between_cells(self, mark: str, word: str, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text("observations,actions,rewards\n1,2,3\n4,5,6\n".replace(",", mark))
-        told = complaint(tmp_path / "log.csv", tmp_path)
-        assert told.startswith(f"log.csv: expected cells separated by commas, found a header line with {word}. pandas.")
-        assert f"sep={mark!r}" in told
+        message = error_message(tmp_path / "log.csv", tmp_path)
+        assert message.startswith(
+            f"log.csv: expected cells separated by commas, found a header line with {word}. pandas."
+        )
+        assert f"sep={mark!r}" in message
 
     @pytest.mark.parametrize(
         ("columns", "message"),
@@ -459,56 +457,57 @@ class TestTables:
                 ["x", "u", "r"],
                 "expected a ColumnMap, a text or a dictionary of column names, found list ['x', 'u', 'r'].",
             ),
-            ({"observations": 1}, "field 'columns': expected a column's name or several for 'observations', found 1."),
-            ({"observations": []}, "expected a column's name or several for 'observations', found []."),
+            ({"observations": 1}, "field 'columns': expected one or several column names for 'observations', found 1."),
+            ({"observations": []}, "expected one or several column names for 'observations', found []."),
             ({"observations": "x", "actions": "u"}, "expected a column for 'rewards', found only 'actions', 'observ"),
             ({"obs": "x"}, "expected one of observations, actions, next_observations, rewards,"),
         ],
     )
-    def test_column_maps_of_another_kind(self, columns: object, message: str, tmp_path: Path) -> None:
-        source = write_csv(tmp_path / "log.csv", {name: np.zeros(3) for name in ("x", "u", "r")})
-        assert message in complaint(source, tmp_path, columns=columns)
+    def test_column_maps_of_another_kind(self, columns: object, message: str) -> None:
+        with pytest.raises(DataError) as caught:
+            ColumnMap.from_any(columns)
+        assert message in str(caught.value)
 
     def test_parquet(self, tmp_path: Path) -> None:
         import pyarrow
 
         fine = {"observations": [[0.0, 1.0]] * 3, "actions": [0.0] * 3, "rewards": [1.0] * 3}
-        told = {
-            "field 'rewards', row 1: expected a value in every row, found an empty cell.": {"rewards": [1.0, None, 2.0]},
+        faults = {
+            "field 'rewards', row 1: expected a value in every cell, found an empty one.": {"rewards": [1.0, None, 2.0]},
             "field 'observations', row 2: expected lists of 2 numbers, found one of 1.": {
                 "observations": [[0.0, 1.0], [0.0, 1.0], [0.0]]
             },
-            "field 'observations', row 1: expected a number in every place, found an empty one.": {
+            "field 'observations', row 1: expected a value in every cell, found an empty one.": {
                 "observations": [[0.0, 1.0], [0.0, None], [0.0, 1.0]]
             },
             "field 'rewards': expected numbers, found a column of type string.": {"rewards": ["a", "b", "c"]},
             "field 'observations': expected numbers, found a column of type list<element: double>.": {
                 "observations": [[[0.0]], [[1.0]], [[2.0]]]
             },
-            "field 'episode', row 0: expected a value in every row, found an empty cell.": {"episode": [None, 1, 1]},
+            "field 'episode', row 0: expected a value in every cell, found an empty one.": {"episode": [None, 1, 1]},
             "field 'episode': expected ids that are numbers or texts, found a column of type date32[day].": {
                 "episode": pyarrow.array([1, 2, 3], pyarrow.date32())
             },
             "expected 0 rows, as its footer says, at least one, found 0.": {name: values[:0] for name, values in fine.items()},
         }  # fmt: skip
-        for message, change in told.items():
+        for message, change in faults.items():
             write_parquet(tmp_path / "log.parquet", fine | change)
-            assert complaint(tmp_path / "log.parquet", tmp_path) == f"log.parquet: {message}"
+            assert error_message(tmp_path / "log.parquet", tmp_path) == f"log.parquet: {message}"
         write_parquet(
             tmp_path / "log.parquet", fine | {"observations_1": [[0.0], [1.0], [2.0]], "observations_0": [1.0] * 3}
         )
-        assert "expected one vector column, or columns of single numbers" in complaint(
+        assert "expected one vector column, or columns of single numbers" in error_message(
             tmp_path / "log.parquet", tmp_path
         )
 
 
 METADATA_FAULTS = {
     "[1": "expected metadata in JSON, found Expecting ',' delimiter",
-    "[1]": "expected metadata in JSON, by name, found a list.",
+    "[1]": "expected a JSON object, found a list.",
     '{"action_space": 3}': "field 'action_space': expected a space in JSON, found the JSON object must be str",
-    '{"action_space": "{\\"type\\": \\"Discrete\\", \\"n\\": -2}"}': "field 'action_space': expected a count of actions",
+    '{"action_space": "{\\"type\\": \\"Discrete\\", \\"n\\": -2}"}': "field 'action_space': expected a number of actions",
     '{"bats": {"version": 1, "unknown_next": [1.5]}}': "field 'bats/unknown_next': expected row numbers",
-    '{"bats": {"version": 1, "unknown_next": [], "action_names": [1]}}': "field 'bats/action_names': expected a list of names",
+    '{"bats": {"version": 1, "unknown_next": [], "action_names": [1]}}': "field 'bats/action_names': expected a list of texts",
     "[" * 100_000: "expected metadata in JSON, found maximum recursion depth exceeded",
 }
 
@@ -519,44 +518,57 @@ class TestMinari:
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
         return write_minari(load_dataset(small_log()), "log-v0") / "data"
 
-    def told(self, data: Path) -> str:
-        return complaint("minari:log-v0", data.parent.parent)
+    def message(self, data: Path) -> str:
+        return error_message("minari:log-v0", data.parent.parent)
 
     def test_data_in_another_format(self, data: Path) -> None:
         metadata = json.loads((data / "metadata.json").read_text())
         (data / "metadata.json").write_text(json.dumps(metadata | {"data_format": "arrow"}))
         hint = "Write it again with data_format='hdf5'."
         assert (
-            self.told(data) == f"log-v0/data: field 'data_format': expected data stored as hdf5, found 'arrow'. {hint}"
+            self.message(data)
+            == f"log-v0/data: field 'data_format': expected data stored as hdf5, found 'arrow'. {hint}"
         )
 
     @pytest.mark.parametrize("text", METADATA_FAULTS, ids=range(len(METADATA_FAULTS)))
     def test_metadata(self, text: str, data: Path) -> None:
         (data / "metadata.json").write_text(text)
-        assert self.told(data).startswith(f"log-v0/data/metadata.json: {METADATA_FAULTS[text]}")
+        assert self.message(data).startswith(f"log-v0/data/metadata.json: {METADATA_FAULTS[text]}")
 
     def test_rows_without_a_next_state_that_do_not_end_the_task(self, data: Path) -> None:
         (data / "metadata.json").write_text('{"bats": {"version": 1, "unknown_next": [7, 8]}}')
-        told = self.told(data)
+        message = self.message(data)
         assert (
-            told
+            message
             == "minari:log-v0: field 'unknown_next', row 8: expected a termination where the next state is unknown, found none."
         )
         (data / "metadata.json").write_text('{"bats": {"version": 1, "unknown_next": [24]}}')
-        assert "field 'unknown_next': expected row numbers from 0 to 23" in self.told(data)
+        assert "field 'unknown_next': expected row numbers from 0 to 23" in self.message(data)
+
+    def test_groups_that_contain_themselves_are_read_once(self, data: Path) -> None:
+        expected = load_dataset("minari:log-v0")
+        with h5py.File(data / "main_data.hdf5", "a") as file:
+            for episode in range(3):
+                group = file.create_group(f"episode_{episode}/parts")
+                group["state"] = file[f"episode_{episode}/observations"]
+                for index in range(100):  # followed to any depth, these would be 100 times 100 times 100 … groups
+                    group[f"again_{index}"] = group
+                file.move(f"episode_{episode}/observations", f"episode_{episode}/old")
+                file.move(f"episode_{episode}/parts", f"episode_{episode}/observations")
+        assert_same(load_dataset("minari:log-v0"), expected)
 
     def test_a_file_that_is_gone(self, data: Path) -> None:
         shutil.move(data / "main_data.hdf5", data.parent.parent / "aside")
-        assert self.told(data) == "log-v0/data/main_data.hdf5: expected an HDF5 file, found no such file."
+        assert self.message(data) == "log-v0/data/main_data.hdf5: expected an HDF5 file, found no such file."
 
     def test_episodes(self, data: Path) -> None:
         def spoil(change: Callable[[h5py.File], None]) -> str:
             shutil.copy(data / "main_data.hdf5", data / "sound")
             with h5py.File(data / "main_data.hdf5", "a") as file:
                 change(file)
-            told = self.told(data)
+            message = self.message(data)
             shutil.move(data / "sound", data / "main_data.hdf5")
-            return told.removeprefix("log-v0/data/main_data.hdf5: ")
+            return message.removeprefix("log-v0/data/main_data.hdf5: ")
 
         def replaced(name: str, values: object) -> Callable[[h5py.File], None]:
             def change(file: h5py.File) -> None:
@@ -565,20 +577,22 @@ class TestMinari:
 
             return change
 
-        there = "'actions', 'infos', 'observations', 'terminations', 'truncations'"
-        told = spoil(lambda file: file.pop("episode_1/rewards"))
-        assert told == f"field 'episode_1': expected a field 'rewards', found only {there}."
-        told = spoil(replaced("episode_1/observations", np.zeros((8, 2))))
-        assert told == "field 'episode_1/observations': expected 9 rows for 8 rewards, found 8."
-        told = spoil(replaced("episode_2/observations", np.zeros((9, 3))))
-        assert told.startswith("field 'episode_2/observations': expected observations (2), as in the episodes before")
-        told = spoil(replaced("episode_2/terminations", np.zeros((8, 2))))
-        assert told == "field 'episode_2/terminations': expected one number a row, found shape (8, 2)."
-        told = spoil(replaced("episode_0/actions", h5py.SoftLink("/episode_1/actions")))
-        assert told.startswith("field 'episode_0': expected a field 'actions', found only")
-        told = spoil(replaced("episode_2", np.zeros(3)))
-        assert told == "field 'episode_2': expected a group, found something else."
-        told = spoil(replaced("episode_0/actions", 3.0))
-        assert told == "field 'episode_0/actions': expected one entry a row, found a single number."
-        told = spoil(lambda file: [file.pop(f"episode_{number}") for number in range(3)] and None)
-        assert told == "expected groups 'episode_0', 'episode_1', …, found only nothing."
+        present = "'actions', 'infos', 'observations', 'terminations', 'truncations'"
+        message = spoil(lambda file: file.pop("episode_1/rewards"))
+        assert message == f"field 'episode_1': expected a field 'rewards', found only {present}."
+        message = spoil(replaced("episode_1/observations", np.zeros((8, 2))))
+        assert message == "field 'episode_1/observations': expected 9 rows for 8 rewards, found 8."
+        message = spoil(replaced("episode_2/observations", np.zeros((9, 3))))
+        assert message.startswith(
+            "field 'episode_2/observations': expected observations (2), as in the episodes before"
+        )
+        message = spoil(replaced("episode_2/terminations", np.zeros((8, 2))))
+        assert message == "field 'episode_2/terminations': expected one number a row, found shape (8, 2)."
+        message = spoil(replaced("episode_0/actions", h5py.SoftLink("/episode_1/actions")))
+        assert message.startswith("field 'episode_0': expected a field 'actions', found only")
+        message = spoil(replaced("episode_2", np.zeros(3)))
+        assert message == "field 'episode_2': expected a group, found something else."
+        message = spoil(replaced("episode_0/actions", 3.0))
+        assert message == "field 'episode_0/actions': expected one entry a row, found a single number."
+        message = spoil(lambda file: [file.pop(f"episode_{number}") for number in range(3)] and None)
+        assert message == "expected groups 'episode_0', 'episode_1', …, found only nothing."

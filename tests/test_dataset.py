@@ -11,18 +11,18 @@ from bats.data.dataset import Dataset
 from bats.errors import DataError
 
 
-def chain(places: list[float]) -> np.ndarray:
-    return np.array(places, dtype=np.float64)[:, None]
+def chain(states: list[float]) -> np.ndarray:
+    return np.array(states, dtype=np.float64)[:, None]
 
 
-def make(places: list[float], **fields: object) -> Dataset:
+def make(states: list[float], **fields: object) -> Dataset:
     """A log of one-number states whose rewards and actions number its rows."""
-    rows = len(places)
-    return Dataset.from_arrays(chain(places), np.arange(rows)[:, None] + 0.5, np.arange(rows, dtype=float), **fields)
+    rows = len(states)
+    return Dataset.from_arrays(chain(states), np.arange(rows)[:, None] + 0.5, np.arange(rows, dtype=float), **fields)
 
 
 def transitions(data: Dataset) -> list[tuple[float, float, float]]:
-    """(state, reward, next state) of every row; the reward tells which row of the log it was."""
+    """(state, reward, next state) of every row; the reward is the number of the row in the log."""
     return list(zip(data.observations[:, 0], data.rewards, data.next_observations[:, 0], strict=True))
 
 
@@ -39,24 +39,24 @@ def test_without_next_states_the_following_row_is_the_next_state_and_the_last_ro
 
 
 def test_timeouts_where_the_states_go_on_are_sub_goals_of_one_run_and_joined() -> None:
-    places, flags = list(np.arange(8.0)), [False, False, True, False, True, False, False, False]
-    auto = make(places, timeouts=flags)
+    states, flags = list(np.arange(8.0)), [False, False, True, False, True, False, False, False]
+    auto = make(states, timeouts=flags)
     assert transitions(auto) == [(i, i, i + 1) for i in range(7)]
     assert auto.starts.tolist() == [0]
     assert "2 timeouts: 2 joined because the states go on, 0 taken as an end." in text(auto)
-    trusted = make(places, timeouts=flags, timeout_rule="trust")
+    trusted = make(states, timeouts=flags, timeout_rule="trust")
     assert transitions(trusted) == [(0, 0, 1), (1, 1, 2), (3, 3, 4), (5, 5, 6), (6, 6, 7)]
 
 
 def test_timeouts_before_a_jump_are_resets_and_one_that_lands_near_is_one_too() -> None:
-    """Four resets; the one from 4 to 5 looks like a step, but the other flags tell what flags mean in this log."""
-    places = [0, 1, 2, 50, 51, 52, 2, 3, 4, 5, 6, 7, 90, 91, 92]
-    flags = [place in (2, 52, 4, 7) and row not in (6,) for row, place in enumerate(places)]
-    data = make([float(place) for place in places], timeouts=flags)
+    """Four resets; the one from 4 to 5 looks like a step, but the other flags show what flags mean in this log."""
+    states = [0, 1, 2, 50, 51, 52, 2, 3, 4, 5, 6, 7, 90, 91, 92]
+    flags = [state in (2, 52, 4, 7) and row not in (6,) for row, state in enumerate(states)]
+    data = make([float(state) for state in states], timeouts=flags)
     assert (4.0, 5.0) not in {(state, after) for state, _, after in transitions(data)}
     assert data.episode_count == 5
     assert "4 timeouts: each ends an episode." in text(data)
-    ignored = make([float(place) for place in places], timeouts=flags, timeout_rule="ignore")
+    ignored = make([float(state) for state in states], timeouts=flags, timeout_rule="ignore")
     assert (52.0, 2.0) in {(state, after) for state, _, after in transitions(ignored)}
 
 
@@ -68,9 +68,9 @@ def test_where_states_repeat_a_flag_is_trusted_because_every_step_is_an_ordinary
     assert "40 timeouts: each ends an episode." in text(data)
 
 
-def test_a_jump_in_a_log_without_any_flags_is_told_as_a_guess() -> None:
-    places = [*np.arange(2000.0), *np.arange(2000.0)]
-    data = make(places)
+def test_a_jump_in_a_log_without_any_flags_is_reported_as_a_guess() -> None:
+    states = [*np.arange(2000.0), *np.arange(2000.0)]
+    data = make(states)
     assert data.episode_count == 2
     assert "so boundaries are a guess: 1 step over" in text(data)
     assert [note.kind for note in data.notes].count("problem") == 1
@@ -78,9 +78,9 @@ def test_a_jump_in_a_log_without_any_flags_is_told_as_a_guess() -> None:
 
 def test_boundaries_are_found_however_short_the_episodes_are() -> None:
     """With one boundary in 200 rows, the longest steps of the log are the boundaries themselves."""
-    places = [1000.0 * episode + place for episode in range(50) for place in range(200)]
-    assert make(places).episode_count == 50
-    none_flagged = make(places, timeouts=[False] * len(places))
+    states = [1000.0 * episode + state for episode in range(50) for state in range(200)]
+    assert make(states).episode_count == 50
+    none_flagged = make(states, timeouts=[False] * len(states))
     assert none_flagged.episode_count == 50
     assert "49 steps over 3 times the longest ordinary step taken as episode ends, though no flag" in text(none_flagged)
 
@@ -116,12 +116,12 @@ def test_with_next_states_timeouts_that_all_continue_are_joined_unless_trusted()
 
 
 def test_with_next_states_timeouts_of_which_some_break_off_are_all_ends() -> None:
-    """The second episode happens to begin where the first one ended; the last flag tells that flags are resets."""
+    """The second episode happens to begin where the first one ended; the last flag shows that flags are resets."""
     fields = {"next_observations": chain([1, 2, 3, 4]), "timeouts": [False, True, False, True]}
     assert make([0, 1, 2, 3], **fields).episode_ends.tolist() == [False, True, False, True]
 
 
-def test_a_break_that_no_flag_announces_is_a_problem_to_be_told() -> None:
+def test_a_break_without_a_flag_is_reported_as_a_problem() -> None:
     data = make([0, 1, 5, 6], next_observations=chain([1, 2, 6, 7]), timeouts=[False, False, False, True])
     assert data.episode_ends.tolist() == [False, True, False, True]
     assert [note.kind for note in data.notes] == ["decision", "problem"]
@@ -228,7 +228,7 @@ BAD: list[tuple[dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("fault", "message"), BAD, ids=lambda part: next(iter(part)) if isinstance(part, dict) else "")
-def test_a_fault_is_told_with_its_field_and_row(fault: dict[str, object], message: str) -> None:
+def test_a_fault_is_reported_with_its_field_and_row(fault: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         Dataset.from_arrays(**{**FINE, **fault}, name="my log")
     assert str(caught.value).startswith("my log: ")

@@ -24,10 +24,10 @@ FRESH = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def minari_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "minari"
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(place))
-    return place
+def minari_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "minari"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    return folder
 
 
 @st.composite
@@ -84,7 +84,7 @@ def test_chosen_starts_survive_in_hdf5(tmp_path: Path) -> None:
     assert_same(load_dataset(tmp_path / "log.h5"), dataset)
 
 
-def test_our_own_files_have_exact_ends_that_are_not_told_as_timeouts(tmp_path: Path) -> None:
+def test_our_own_files_have_exact_ends_that_are_not_reported_as_timeouts(tmp_path: Path) -> None:
     states = np.arange(13.0)[:, None]
     log = {"observations": states[:-1], "next_observations": states[1:], "actions": np.zeros((12, 1))}
     dataset = load_dataset(log | {"rewards": np.zeros(12), "episode": np.arange(12) // 4})
@@ -117,6 +117,33 @@ def test_names_of_numbers_come_from_the_columns_and_survive(tmp_path: Path) -> N
         assert (again.observation_names, again.action_names) == (dataset.observation_names, dataset.action_names)
     write_hdf5(load_dataset(log), tmp_path / "nameless.hdf5")
     assert load_dataset(tmp_path / "nameless.hdf5").observation_names is None
+
+
+def test_notes_survive_in_our_own_files_and_say_where_they_come_from(tmp_path: Path) -> None:
+    log = {name: small_log()[name] for name in ("observations", "actions", "rewards", "terminations")}
+    dataset = load_dataset(log | {"goal": np.zeros(3)})
+    assert {note.kind for note in dataset.notes} == {"fact", "decision", "problem"}
+    write_hdf5(dataset, tmp_path / "log.hdf5")
+    write_minari(dataset, "noted-v0")
+    expected = [(note.kind, f"In the original log: {note.text}") for note in dataset.notes]
+    for source in (tmp_path / "log.hdf5", "minari:noted-v0"):
+        again = load_dataset(source)
+        assert [(note.kind, note.text) for note in again.notes] == expected
+        write_hdf5(again, tmp_path / "again.hdf5", overwrite=True)
+        assert load_dataset(tmp_path / "again.hdf5").notes == again.notes
+
+
+def test_damaged_notes_are_shown_and_never_obeyed(tmp_path: Path) -> None:
+    lines = [b"decision: clear \x1b[2J the screen", b"joke: ha", b"\xff\xfe", b"", b"problem: " + b"x" * 9000] + [
+        b"fact: y"
+    ] * 500
+    own = {"bats/version": np.int64(1), "bats/notes": np.array(lines)}
+    notes = load_dataset(write_arrays(tmp_path / "log.hdf5", small_log() | own)).notes
+    assert [note.kind for note in notes[:5]] == ["decision", "fact", "fact", "fact", "problem"]
+    assert notes[0].text == "In the original log: clear ?[2J the screen"
+    assert notes[1].text == "In the original log: joke: ha"
+    assert len(notes) == 100
+    assert all(note.text.isprintable() and len(note.text) < 2100 for note in notes)
 
 
 def test_our_hdf5_is_a_d4rl_file(tmp_path: Path) -> None:
@@ -157,8 +184,8 @@ def test_fields_not_used_are_noted(tmp_path: Path) -> None:
     extra = {"infos/goal": np.zeros((24, 2)), "infos/qpos": np.zeros(3), "metadata/policy/weight": np.zeros((2, 2))}
     dataset = load_dataset(write_arrays(tmp_path / "log.hdf5", log | extra))
     assert_same(dataset, load_dataset(log))
-    told = "Fields not used: 'infos/goal', 'infos/qpos', 'metadata/policy/weight'."
-    assert told in [note.text for note in dataset.notes]
+    text = "Fields not used: 'infos/goal', 'infos/qpos', 'metadata/policy/weight'."
+    assert text in [note.text for note in dataset.notes]
     in_memory = load_dataset(log | {"goal": np.zeros(3)})
     assert "Fields not used: 'goal'." in [note.text for note in in_memory.notes]
 
@@ -180,11 +207,11 @@ def test_big_endian_halves_and_odd_true_bytes_are_understood(tmp_path: Path) -> 
 
 
 def test_large_files_are_read_in_parts_that_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bats.data.formats.load import csv_table, hdf5_access, npz, parquet
+    from bats.data.formats import csv, hdf5, npz, parquet
 
-    monkeypatch.setattr(hdf5_access, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(hdf5, "BLOCK_BYTES", 64)
     monkeypatch.setattr(npz, "BLOCK_BYTES", 50)
-    monkeypatch.setattr(csv_table, "CHUNK_LINES", 5)
+    monkeypatch.setattr(csv, "CHUNK_LINES", 5)
     monkeypatch.setattr(parquet, "BATCH_ROWS", 7)
     log = small_log()
     sources = [tmp_path / "log.hdf5", tmp_path / "packed.hdf5", tmp_path / "log.npz"]
@@ -196,13 +223,13 @@ def test_large_files_are_read_in_parts_that_add_up(tmp_path: Path, monkeypatch: 
     sources.append(write_csv(tmp_path / "log.csv", as_columns(log)))
     sources.append(write_parquet(tmp_path / "log.parquet", as_columns(log)))
     for source in sources:
-        told: list[tuple[str, int, int]] = []
-        dataset = load_dataset(source, progress=lambda *step, told=told: told.append(step))
+        steps: list[tuple[str, int, int]] = []
+        dataset = load_dataset(source, progress=lambda *step, steps=steps: steps.append(step))
         assert_same(dataset, load_dataset(log))
-        assert len(told) > 3
-        assert told[-1][0].startswith(f"reading {source.name}")
-        assert told[-1][1] == told[-1][2] >= 24
-        assert all(0 < done <= total for _, done, total in told[3:])
+        assert len(steps) > 3
+        assert steps[-1][0].startswith(f"reading {source.name}")
+        assert steps[-1][1] == steps[-1][2] >= 24
+        assert all(0 < done <= total for _, done, total in steps[3:])
 
 
 class TestColumns:
@@ -214,8 +241,8 @@ class TestColumns:
 
     def test_names_with_spaces_and_commas_stand_in_quotes(self) -> None:
         text = """observations='Pos X',"Pos, Y",driver's  actions=u rewards="r" terminals=d truncations='' """
-        told = ColumnMap.parse(text)
-        assert told == ColumnMap(("Pos X", "Pos, Y", "driver's"), ("u",), "r", terminations="d", timeouts="")
+        columns = ColumnMap.parse(text)
+        assert columns == ColumnMap(("Pos X", "Pos, Y", "driver's"), ("u",), "r", terminations="d", timeouts="")
 
     def test_a_map_may_be_a_text_or_a_dictionary(self, tmp_path: Path) -> None:
         log = small_log()
@@ -229,9 +256,9 @@ class TestColumns:
         assert_same(load_dataset(source, columns=by_field), expected)
 
     def test_columns_are_recognised_by_number_not_by_letter(self) -> None:
-        names = [f"observations_{place}" for place in (10, 2, 0, 1)] + ["actions", "rewards", "terminals"]
-        columns = ColumnMap.recognise(names, file="log.csv")
-        assert columns.observations == tuple(f"observations_{place}" for place in (0, 1, 2, 10))
+        names = [f"observations_{index}" for index in (10, 2, 0, 1)] + ["actions", "rewards", "terminals"]
+        columns = ColumnMap.recognise(names)
+        assert columns.observations == tuple(f"observations_{index}" for index in (0, 1, 2, 10))
         assert (columns.actions, columns.terminations, columns.timeouts) == (("actions",), "terminals", None)
 
     @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -264,35 +291,35 @@ class TestColumns:
         assert (dataset.actions.tolist(), dataset.action_count) == ([1, 0, 2], 3)
         assert dataset.terminations.tolist() == [False, False, True]
 
-    def test_whole_numbers_in_csv_are_discrete_unless_told_otherwise(self, tmp_path: Path) -> None:
+    def test_whole_numbers_in_csv_are_discrete_unless_said_otherwise(self, tmp_path: Path) -> None:
         columns = {"observations": np.arange(6.0), "actions": np.arange(6) % 2, "rewards": np.zeros(6)}
         source = write_csv(tmp_path / "log.csv", columns)
         assert load_dataset(source).action_count == 2
         assert load_dataset(source, discrete=False).actions.shape == (5, 1)
-        told = [note.text for note in load_dataset(source).notes if "whole numbers" in note.text]
-        assert len(told) == 1
-        assert "--actions continuous" in told[0]
+        texts = [note.text for note in load_dataset(source).notes if "whole numbers" in note.text]
+        assert len(texts) == 1
+        assert "--actions continuous" in texts[0]
         assert not any("whole numbers" in note.text for note in load_dataset(source, discrete=False).notes)
         columns["actions"] = np.array([0.0, 1, 0, 1, 0, 1])
         assert load_dataset(write_csv(tmp_path / "points.csv", columns)).action_count is None
 
     @pytest.mark.parametrize(("row", "value"), [(17, "-1"), (17, "0.5"), (0, "-1"), (1, "0.5")])
-    def test_one_action_that_is_no_index_is_told(self, tmp_path: Path, row: int, value: str) -> None:
-        lines = [f"{place},{place % 3},0" for place in range(40)]
+    def test_one_action_that_is_no_index_is_noted(self, tmp_path: Path, row: int, value: str) -> None:
+        lines = [f"{row},{row % 3},0" for row in range(40)]
         lines[row] = f"{row},{value},0"
         (tmp_path / "log.csv").write_text("\n".join(["observations,actions,rewards", *lines]))
         dataset = load_dataset(tmp_path / "log.csv")
         assert dataset.action_count is None
-        told = [note.text for note in dataset.notes if note.kind == "decision" and "whole numbers" in note.text]
-        assert len(told) == 1
-        assert f"but for 1 row, first row {row} with {value} (line {row + 2})" in told[0]
-        assert "--actions discrete (discrete=True)" in told[0]
+        texts = [note.text for note in dataset.notes if note.kind == "decision" and "whole numbers" in note.text]
+        assert len(texts) == 1
+        assert f"but for 1 row, first row {row} with {value} (line {row + 2})" in texts[0]
+        assert "--actions discrete (discrete=True)" in texts[0]
         with pytest.raises(
             DataError, match=rf"field 'actions', row {row}: expected a whole number from 0, found {value}"
         ):
             load_dataset(tmp_path / "log.csv", discrete=True)
 
-    def test_actions_that_are_numbers_and_begin_with_a_whole_one_are_not_told(self, tmp_path: Path) -> None:
+    def test_actions_that_are_numbers_and_begin_with_a_whole_one_are_not_noted(self, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text("observations,actions,rewards\n0,0,0\n1,0.25,0\n2,-0.5,0\n3,0.1,0\n")
         assert not any("whole numbers" in note.text for note in load_dataset(tmp_path / "log.csv").notes)
 
@@ -336,7 +363,7 @@ class TestEpisodeIds:
         ]
 
     @pytest.mark.parametrize("with_next", [True, False])
-    def test_ids_are_never_told_as_timeouts_or_guesses(self, with_next: bool) -> None:
+    def test_ids_are_never_reported_as_timeouts_or_guesses(self, with_next: bool) -> None:
         log = small_log() | {"episode": np.arange(24) // 8, "terminations": np.arange(24) % 8 == 7}
         del log["timeouts"]
         if not with_next:
@@ -347,12 +374,12 @@ class TestEpisodeIds:
 
     def test_an_id_that_comes_back_is_a_problem(self) -> None:
         log = small_log() | {"episode": np.arange(24) // 8 % 2}
-        told = "1 time an episode id comes back after another one; are the rows in order?"
-        assert told in [note.text for note in load_dataset(log).notes if note.kind == "problem"]
+        text = "1 time an episode id comes back after another one; are the rows in order?"
+        assert text in [note.text for note in load_dataset(log).notes if note.kind == "problem"]
 
 
 class TestMinari:
-    """Minari's own writer and loader as the judge."""
+    """Compared with Minari's own writer and loader."""
 
     @staticmethod
     def write_theirs(name: str, observations: object, space: object, *, first: int = 0) -> None:
@@ -411,15 +438,15 @@ class TestMinari:
         assert dataset.observation_names == ("goal[0]", "goal[1]", "more/x", *velocity)
         assert dataset.action_names is None
 
-    def test_tuples_and_actions_that_do_not_begin_at_zero(self, minari_place: Path) -> None:
+    def test_tuples_and_actions_that_do_not_begin_at_zero(self, minari_folder: Path) -> None:
         from gymnasium.spaces import Box, Tuple
 
-        parts = tuple(np.full((15, 1), float(place)) for place in range(11))
+        parts = tuple(np.full((15, 1), float(index)) for index in range(11))
         self.write_theirs("numbered-v3", parts, Tuple([Box(-99, 99, (1,))] * 11), first=1)
-        dataset = load_dataset(minari_place / "numbered-v3")
+        dataset = load_dataset(minari_folder / "numbered-v3")
         assert dataset.observations[0].tolist() == list(range(11))
         assert (dataset.actions[:4].tolist(), dataset.action_count) == ([0, 1, 2, 0], 3)
-        assert_same(load_dataset(minari_place / "numbered-v3" / "data"), dataset)
+        assert_same(load_dataset(minari_folder / "numbered-v3" / "data"), dataset)
 
     def test_rows_that_do_not_follow_one_another_become_episodes(self) -> None:
         from dataclasses import replace
@@ -430,35 +457,35 @@ class TestMinari:
         np.testing.assert_array_equal(load_dataset("minari:gap-v0").episode_ends, log.episode_ends)
         np.testing.assert_array_equal(load_dataset("minari:gap-v0").next_observations, log.next_observations)
 
-    def test_an_existing_data_set_is_refused_and_untouched(self, minari_place: Path) -> None:
+    def test_an_existing_data_set_is_refused_and_untouched(self, minari_folder: Path) -> None:
         dataset = load_dataset(small_log())
         write_minari(dataset, "once-v0", author="someone", description="a log")
-        before = folder_bytes(minari_place)
+        before = folder_bytes(minari_folder)
         with pytest.raises(OutputError, match=r"once-v0 exists already; choose another name or version"):
             write_minari(dataset, "once-v0")
-        assert folder_bytes(minari_place) == before
+        assert folder_bytes(minari_folder) == before
 
     @pytest.mark.parametrize("name", ["noversion", "../up-v0", "", "a b-v0", "x/y-v0", "/root-v0", "ok/-v"])
-    def test_names_that_minari_could_not_load_are_refused(self, name: str, minari_place: Path) -> None:
+    def test_names_that_minari_could_not_load_are_refused(self, name: str, minari_folder: Path) -> None:
         with pytest.raises(OutputError, match="is no Minari name"):
             write_minari(load_dataset(small_log()), name)
-        assert not minari_place.exists()
+        assert not minari_folder.exists()
 
-    def test_a_disk_too_full_is_refused_at_once(self, minari_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_too_full_is_refused_at_once(self, minari_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = shutil.disk_usage("/")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
         with pytest.raises(OutputError, match=r"full-v0 may need 12\d,\d{3} bytes; its disk has 1,000 left"):
             write_minari(load_dataset(small_log()), "full-v0")
-        assert folder_bytes(minari_place) == {}
+        assert folder_bytes(minari_folder) == {}
 
-    def test_a_failure_half_way_leaves_nothing(self, minari_place: Path) -> None:
+    def test_a_failure_half_way_leaves_nothing(self, minari_folder: Path) -> None:
         def full_disk(stage: str, done: int, total: int) -> None:
             if done:
                 raise OSError(28, "No space left on device")
 
         with pytest.raises(OutputError, match=r"half-v0 could not be written: .*No space left on device"):
             write_minari(load_dataset(small_log()), "some/half-v0", progress=full_disk)
-        assert folder_bytes(minari_place) == {}
+        assert folder_bytes(minari_folder) == {}
 
 
 def test_a_failure_half_way_leaves_the_old_file(tmp_path: Path) -> None:
@@ -482,13 +509,13 @@ def test_a_disk_that_runs_full_leaves_the_old_file(tmp_path: Path) -> None:
     write_hdf5(load_dataset(small_log()), tmp_path / "log.hdf5")
     before = folder_bytes(tmp_path)
     code = f"""
-import resource, signal, bats.formats
-dataset = bats.formats.load_dataset({str(tmp_path / "log.hdf5")!r})
+import resource, signal, bats
+dataset = bats.load_dataset({str(tmp_path / "log.hdf5")!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
 try:
-    bats.formats.write_hdf5(dataset, {str(tmp_path / "log.hdf5")!r}, overwrite=True)
-except bats.errors.OutputError as error:
+    bats.write_hdf5(dataset, {str(tmp_path / "log.hdf5")!r}, overwrite=True)
+except bats.BatsError as error:
     print(error)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -541,7 +568,7 @@ def test_missing_extras_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         write_minari(dataset, "log-v0")
 
 
-def test_what_minari_itself_lacks_is_named(minari_place: Path) -> None:
+def test_what_minari_itself_lacks_is_named(minari_folder: Path) -> None:
     """In a process of its own: Minari looks for what its storage needs once, when the first is made."""
     code = """
 import sys, numpy, bats
@@ -555,12 +582,12 @@ except bats.BatsError as error:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.startswith("Writing Minari data sets needs PIL ")
     assert ended.stdout.strip().endswith("pip install 'bats-rl[minari]' pillow")
-    assert folder_bytes(minari_place) == {}
+    assert folder_bytes(minari_folder) == {}
 
 
 def test_reading_imports_neither_pyarrow_nor_minari(tmp_path: Path) -> None:
     source = write_arrays(tmp_path / "log.hdf5", small_log())
-    code = f"import sys, bats.formats; bats.formats.load_dataset({str(source)!r})"
+    code = f"import sys, bats; bats.load_dataset({str(source)!r})"
     code += "; print({'pyarrow', 'minari'} & {*sys.modules})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "set()"

@@ -35,7 +35,6 @@ ORDER = (
 )
 """a package may import from those before it"""
 STILL = {
-    ("data", "graph"),
     ("metric", "policy"),
     ("metric", "model"),
     ("stitching", "config"),

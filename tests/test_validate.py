@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from bats.cli.main import main
 from bats.data.checks import validate
 from bats.data.dataset import Dataset
 from bats.graph.solve import logged_value
@@ -16,7 +20,7 @@ def log(rows: list[tuple[float, float, float, float]], **fields: object) -> Data
     return Dataset.from_arrays(table[:, :1], table[:, 1:2], table[:, 2], next_observations=table[:, 3:4], **fields)
 
 
-def told(dataset: Dataset, kind: str) -> str:
+def notes_of(dataset: Dataset, kind: str) -> str:
     return " ".join(note.text for note in validate(dataset).notes if note.kind == kind)
 
 
@@ -25,7 +29,7 @@ def test_the_table_counts_what_is_there() -> None:
     facts = validate(log(rows, terminations=[False, False, False, True])).facts
     assert facts["rows"] == "4"
     assert facts["episodes"] == "2 of 2 to 2 rows (median 2)"
-    assert facts["terminations"] == "1, and 1 episode cut off"
+    assert facts["terminations"] == "1, and 1 episode truncated"
     assert facts["observations"] == "1 number (float64)"
     assert facts["rewards"] == "0 to 3, mean 1, 50.0% not zero"
     assert facts["distinct states"] == "5, of which 1 have no logged action"
@@ -40,42 +44,56 @@ def test_discrete_actions_are_declared_with_how_many_are_used() -> None:
 
 def test_ranges_and_constants() -> None:
     columns = validate(log([(0, 5, 1, 1), (1, 5, 0, 4)])).columns
-    assert [(c.name, c.least, c.mean, c.greatest, c.constant) for c in columns] == [
+    assert [(c.name, c.min, c.mean, c.max, c.constant) for c in columns] == [
         ("observation 0", 0, 0.5, 1, False),
         ("action 0", 5, 5, 5, True),
     ]
-    assert "Constant throughout the log: action 0." in told(log([(0, 5, 1, 1), (1, 5, 0, 4)]), "fact")
+    assert "Constant throughout the log: action 0." in notes_of(log([(0, 5, 1, 1), (1, 5, 0, 4)]), "fact")
 
 
 def test_an_outcome_that_differs_is_a_problem_and_an_equal_one_is_not() -> None:
     same = [(0, 1, 0, 1), (1, 1, 1, 0), (0, 1, 0, 1), (1, 1, 1, 0)]
-    assert "Of 2 state-action pairs tried more than once, every one led to the same state" in told(log(same), "fact")
-    assert "2 rows the same as another row in everything." in told(log(same), "fact")
-    assert told(log(same), "problem") == ""
+    assert "Of 2 state-action pairs tried more than once, every one led to the same state" in notes_of(
+        log(same), "fact"
+    )
+    assert "2 rows the same as another row in everything." in notes_of(log(same), "fact")
+    assert notes_of(log(same), "problem") == ""
     other = [*same, (0, 1, 0, 9)]
-    assert "Of 2 state-action pairs tried more than once, 1 (50.0%) led to different states" in told(
+    assert "Of 2 state-action pairs tried more than once, 1 (50.0%) led to different states" in notes_of(
         log(other), "problem"
     )
-    paid = [*same, (0, 1, 7, 1)]
-    assert "1 transition paid differently at different times" in told(log(paid), "problem")
+    rewarded = [*same, (0, 1, 7, 1)]
+    assert "1 transition with different rewards at different times" in notes_of(log(rewarded), "problem")
     fresh = [(0, 1, 0, 1), (1, 1, 1, 2)]
-    assert "No state and action occur twice" in told(log(fresh), "fact")
+    assert "No state and action occur twice" in notes_of(log(fresh), "fact")
 
 
 def test_rows_out_of_order_show_as_episodes_of_one_row() -> None:
     shuffled = log([(4, 0, 0, 5), (1, 0, 1, 2), (3, 0, 0, 4), (0, 0, 0, 1)])
-    assert "4 of 4 episodes with a single row" in told(shuffled, "problem")
+    assert "4 of 4 episodes with a single row" in notes_of(shuffled, "problem")
 
 
-def test_a_log_that_pays_always_the_same_is_a_problem() -> None:
+def test_a_log_with_one_reward_only_is_a_problem() -> None:
     steady = [(0, 0, -1, 1), (1, 0, -1, 2)]
-    assert "Every reward is -1 and nothing terminates" in told(log(steady), "problem")
-    assert "only the length of an episode counts" in told(log(steady, terminations=[False, True]), "fact")
+    assert "Every reward is -1 and nothing terminates" in notes_of(log(steady), "problem")
+    assert "only the length of an episode counts" in notes_of(log(steady, terminations=[False, True]), "fact")
 
 
-def test_the_decisions_of_the_reader_are_told_too() -> None:
+def test_the_decisions_of_the_reader_are_shown_too() -> None:
     data = Dataset.from_arrays([[0.0], [1.0], [2.0], [3.0]], [[0.0]] * 4, [0, 0, 1, 0], timeouts=[0, 1, 0, 0])
-    assert "1 timeout: 1 joined because the states go on" in told(data, "decision")
+    assert "1 timeout: 1 joined because the states go on" in notes_of(data, "decision")
+
+
+def test_a_decision_that_collecting_reports_is_shown_by_validate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    file = str(tmp_path / "maze.hdf5")
+    assert main(["data", "collect", "maze2d-umaze", "--rows", "20000", "--out", file, "--quiet"]) == 0
+    assert "1 decision in reading it: `bats-rl validate` tells" in capsys.readouterr().out
+    assert main(["validate", file, "--quiet"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"decision: In the original log: [\d,]+ start states in \d+ cells", shown)
 
 
 def test_the_logged_value_is_the_discounted_return_from_the_starts() -> None:
@@ -85,7 +103,7 @@ def test_the_logged_value_is_the_discounted_return_from_the_starts() -> None:
     assert logged_value(data.with_starts([1, 3], weights=[3, 1]), gamma=0.5) == pytest.approx((3 * 4 + 8) / 4)
 
 
-def test_a_log_cut_off_goes_on_to_be_worth_what_a_dead_end_is() -> None:
-    # (1, 2) cut off and (8) terminated, a dead end worth 40: 1 + 2/2 + 40/4 = 12, and 8
+def test_a_truncated_episode_continues_with_the_value_of_a_dead_end() -> None:
+    # (1, 2) truncated and (8) terminated, a dead end of value 40: 1 + 2/2 + 40/4 = 12, and 8
     data = log([(0, 0, 1, 1), (1, 0, 2, 2), (9, 0, 8, 10)], terminations=[False, False, True])
     assert logged_value(data, gamma=0.5, dead_end_value=40.0) == pytest.approx((12 + 8) / 2)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bats.data.checks import Validation
 from bats.data.dataset import Dataset
-from bats.data.episodes import Note, counted
+from bats.data.episodes import Note, plural
 from bats.graph.mdp import TabularMDP
 from bats.graph.solve import logged_value
 
@@ -39,7 +39,7 @@ def print_validation(dataset: Dataset, found: Validation, out: Console) -> None:
     table = Table("number", "least", "mean", "greatest", title="ranges", title_justify="left")
     for column in found.columns:
         mark = "  constant" if column.constant else ""
-        numbers = (f"{column.least:g}", f"{column.mean:g}", f"{column.greatest:g}{mark}")
+        numbers = (f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{mark}")
         table.add_row(Text(column.name), *numbers)
     out.print(table)
     for note in found.notes:
@@ -81,7 +81,7 @@ def print_problems(dataset: Dataset, out: Console) -> None:
             print_note(note, out)
     decisions = sum(note.kind == "decision" for note in dataset.notes)
     if decisions:
-        print_line(f"{counted(decisions, 'decision')} in reading it: `bats-rl validate` tells", out)
+        print_line(f"{plural(decisions, 'decision')} in reading it: `bats-rl validate` tells", out)
 
 
 def print_note(note: Note, out: Console) -> None:

@@ -1,6 +1,6 @@
-"""Distinct rows: which states of a log are the same state, and which actions the same action.
+"""Numbering distinct rows: which states of a log are the same state, and which actions the same action.
 
-Rows are compared bit by bit, so two states are one state exactly if all their numbers are equal.
+Rows are compared bit by bit, so two states are the same exactly if all their numbers are equal.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Kernel = Callable[..., Any]
 
 
 def compiled(kernel: Kernel) -> Kernel:
-    """Compiles a kernel with Numba at its first call and keeps the result on disk, where a folder can be written."""
+    """Compiles a function with Numba at its first call, and caches the result on disk if a folder is writable."""
     try:
         return njit(cache=True)(kernel)
-    except RuntimeError:  # neither beside the package nor in the user's own folder
+    except RuntimeError:  # neither the package's folder nor the user's cache is writable
         return njit(kernel)
 
 
@@ -39,6 +39,7 @@ def merge_states(
 def row_bits(table: np.ndarray) -> Int[np.ndarray, "N words"]:
     """Each row as 32-bit integers that are equal exactly where the rows are; 0.0 and -0.0 are equal."""
     rows = table.reshape(len(table), -1)
+    # adding zero turns -0.0 into 0.0
     return np.ascontiguousarray(rows + rows.dtype.type(0)).view(np.int32)
 
 
@@ -47,6 +48,7 @@ def number_rows(words: Array) -> tuple[Array, Array]:
 
     Returns each row's number and, for each number, the row where it first appeared.
     """
+    # allocated here and filled by the kernel: a kernel that returned arrays would lose them at an interrupt
     number = np.empty(len(words), dtype=np.int32)
     first = np.empty(len(words), dtype=np.int32)
     count = _number_rows(words, number, first)
@@ -55,7 +57,7 @@ def number_rows(words: Array) -> tuple[Array, Array]:
 
 @compiled
 def _number_rows(words: Array, number: Array, first: Array) -> int:
-    """An open-addressing hash table that compares whole rows, so equal hashes alone never merge two rows."""
+    """Fills `number` and `first` with an open-addressing hash table; returns the number of distinct rows."""
     rows, width = words.shape
     slots = 1
     while slots < 2 * rows:
@@ -70,20 +72,21 @@ def _number_rows(words: Array, number: Array, first: Array) -> int:
             mixed ^= mixed >> np.uint64(29)
         slot = mixed & mask
         while True:
-            held = table[slot]
-            if held < 0:
+            entry = table[slot]
+            if entry < 0:
                 table[slot] = count
                 first[count] = row
                 number[row] = count
                 count += 1
                 break
+            # whole rows are compared: equal hashes alone never merge two rows
             equal = True
             for column in range(width):
-                if words[first[held], column] != words[row, column]:
+                if words[first[entry], column] != words[row, column]:
                     equal = False
                     break
             if equal:
-                number[row] = held
+                number[row] = entry
                 break
             slot = (slot + np.uint64(1)) & mask
     return count

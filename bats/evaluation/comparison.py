@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import cKDTree
 
 from bats.arrays import Metric, Progress, no_progress
-from bats.data.episodes import counted
+from bats.data.episodes import plural
 from bats.errors import SettingError
 from bats.evaluation.episodes import evaluate, interval, open_environments, replay
 from bats.graph.mdp import TabularMDP
@@ -158,13 +158,13 @@ def _check_spaces(policy: Policy, environment: Environment, name: str) -> None:
     # a discrete observation has the empty shape, which is one number; dictionaries and texts have none
     size = None if observations.shape is None else int(np.prod(observations.shape))
     if size != len(policy.mean):
-        observed = type(observations).__name__ if size is None else counted(size, "number")
-        raise SettingError(f"The policy looks at {counted(len(policy.mean), 'number')}, but '{name}' shows {observed}.")
+        observed = type(observations).__name__ if size is None else plural(size, "number")
+        raise SettingError(f"The policy looks at {plural(len(policy.mean), 'number')}, but '{name}' shows {observed}.")
     if policy.action_count is not None:
         fits = isinstance(actions, Discrete) and policy.action_count <= actions.n
         output = f"one of {policy.action_count} actions"
     else:
         fits = isinstance(actions, Box) and actions.shape == policy.low.shape
-        output = f"actions of {counted(len(policy.low), 'number')}"
+        output = f"actions of {plural(len(policy.low), 'number')}"
     if not fits:
         raise SettingError(f"The policy answers with {output}, but '{name}' takes {actions}.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bats.data.episodes import counted
+from bats.data.episodes import plural
 from bats.report.html import Figure, Page, Section, Table, Tile, plain_numbers, write_page
 from bats.report.rounds import titled
 from bats.studies.car_findings import Findings, LowerBound, VariantFindings
@@ -27,7 +27,7 @@ def write_car_page(found: Findings, path: Path) -> None:
     rows = tuple((figure.name, f"{figure.value:.6g}", figure.unit) for figure in found.figures())
     page = Page(
         title="Mountain car",
-        subtitle=f"{counted(seeds, 'seed')}, {counted(episodes, 'episode')} each, discount {found.settings['gamma']:g}",
+        subtitle=f"{plural(seeds, 'seed')}, {plural(episodes, 'episode')} each, discount {found.settings['gamma']:g}",
         tiles=tiles,
         sections=(
             Section("The walk and its values", figures=figures),

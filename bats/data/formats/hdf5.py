@@ -2,129 +2,224 @@
 
     observations, actions, rewards, terminals (or terminations), timeouts, next_observations
 
-Ours always carry `next_observations`, and beside D4RL's names a group `bats` with what those cannot say: which next
-states were never logged, how many actions there are, the start states, and what the numbers are called.
+Files written here always carry `next_observations`, and a group `bats` for what D4RL's names cannot express: unknown
+next states, the number of actions, the start states, the names of the numbers, and the notes about the log.
+
+A file may come from anywhere. Only hard links are followed, so that it cannot lead the reader to another file; values
+stored in other files are refused; and the size that a header declares is checked before memory is allocated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5g
+from h5py import h5d, h5g, h5l, h5o, h5s, h5t
 
 from bats.arrays import Progress, no_progress
-from bats.data.dataset import Dataset
+from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
-from bats.data.formats.fields import RawLog
-from bats.data.formats.hdf5_access import admit, member, member_names, open_hdf5, other_names, read_array, read_names
-from bats.data.formats.names import KNOWN, missing_field
-from bats.data.formats.untrusted import SizeGuard
+from bats.data.formats import extras
+from bats.data.formats.raw_log import KNOWN, REQUIRED, RawLog, missing_field
+from bats.data.formats.untrusted import SizeGuard, check_file, clean_flags, guess_format, library_call
 from bats.errors import DataError
 from bats.storage.atomic import atomic_path
 
-OWN_GROUP = "bats"
-OWN_NAMES = ("observation_names", "action_names")
-SMALL_ROWS = 100
-"""shorter arrays are not worth compressing"""
-OWN_VERSION = 1
-"""raised when the meaning of what stands in `bats` changes"""
+HDF5, SOUND = "an HDF5 file", "a sound HDF5 file"
+EXTRA_NUMBERS = ("action_count", "unknown_next", "starts", "start_weights")
+BLOCK_BYTES = 2**23
+"""read at a time, so that progress can be reported"""
+MAX_NAMES = 1000
+"""unused arrays that are looked up, to be listed or counted"""
+MIN_COMPRESSED_ROWS = 100
 
 
 def read_hdf5(path: Path, progress: Progress) -> RawLog:
-    """Reads every field that has a known name, and notes all others."""
+    """Reads every field that has a known name; other arrays are listed as unused."""
     with open_hdf5(path) as (root, guard):
-        present = member_names(root, file=guard.file)
-        nodes, notes = {}, []
+        present = member_names(root)
+        arrays, notes = {}, []
         for name in present:
-            if name not in KNOWN:
-                continue
-            entry = member(root, name, file=guard.file)
-            if entry is not None and entry.kind == "data":
-                nodes[name] = entry.node
-            else:
-                what = "a link, which is not followed" if entry and entry.kind == "link" else "not an array"
-                notes.append(Note("problem", f"'{name}' is {what}: it was left out."))
-        if not nodes:
-            raise missing_field("observations", present, file=guard.file).hinted(_minari_hint(path, present))
-        fields = _read_fields(nodes, guard, progress, path.name)
-        own = member(root, OWN_GROUP, file=guard.file)
-        extras = _read_own(own.node, guard) if own is not None and own.kind == "group" else {}
-        names = _read_own_names(own.node, guard) if own is not None and extras else {}
-        skip = (*KNOWN, OWN_GROUP) if extras else KNOWN
-        unused = other_names(root, skip=skip, file=guard.file)
-    count = extras.get("action_count")
-    return RawLog(
-        fields=fields,
-        unused=tuple(unused),
-        present=tuple(present),
-        notes=tuple(notes),
-        action_count=None if count is None else int(count),
-        exact_ends=bool(extras),
-        unknown_next=extras.get("unknown_next"),
-        starts=extras.get("starts"),
-        start_weights=extras.get("start_weights"),
-        observation_names=names.get("observation_names"),
-        action_names=names.get("action_names"),
-    )
+            if name in KNOWN:
+                node = member(root, name)
+                if isinstance(node, h5d.DatasetID):
+                    arrays[name] = admit(node, name, guard)
+                else:
+                    kind = "a link, which is not followed" if node is None else "not an array"
+                    notes.append(Note("problem", f"'{name}' is {kind}: it was left out."))
+        for name in REQUIRED:
+            if name not in arrays:
+                hint = f"It is a file of a Minari data set: give its folder, {path.parent}."
+                raise missing_field(name, present).hinted(hint if "episode_0" in present else "")
+        # all arrays have been admitted by now, so that a false size is refused before the first byte is read
+        fields = _read_fields(arrays, progress, f"reading {path.name}")
+        group = member(root, extras.GROUP)
+        entries = _read_extras(group, guard) if isinstance(group, h5g.GroupID) else None
+        # a group `bats` of another origin is listed like any other
+        others = members_below(root, skip=KNOWN if entries is None else (*KNOWN, extras.GROUP))
+        unused = tuple(name for name, _ in islice(others, MAX_NAMES))
+    log = RawLog(fields, unused=unused, notes=tuple(notes))
+    return log if entries is None else extras.complete(log, entries)
 
 
-def _minari_hint(path: Path, present: list[str]) -> str:
-    if "episode_0" not in present:
-        return ""
-    folder = path.parent.parent if path.parent.name == "data" else path.parent
-    return f"It is a file of a Minari data set: give the data set's folder, {folder}."
-
-
-def _read_fields(
-    nodes: dict[str, h5py.h5d.DatasetID], guard: SizeGuard, progress: Progress, name: str
-) -> dict[str, np.ndarray]:
-    """Reads the arrays, telling progress in rows of the log: each row counts as read when its bytes are."""
-    sizes = SizeGuard(guard.file, guard.file_bytes)
-    shapes = {field: admit(node, field, sizes).shape for field, node in nodes.items()}
-    rows = max((shape[0] for shape in shapes.values() if shape), default=0)
-    total_bytes, read_bytes = sizes.claimed, 0
+def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: str) -> dict[str, np.ndarray]:
+    """Reads the arrays and reports progress in rows: the share of bytes that was read, times the rows of the log."""
+    rows = max((array.shape[0] for array in arrays.values() if array.shape), default=0)
+    total_bytes, read_bytes = sum(array.nbytes for array in arrays.values()), 0
 
     def done(count: int) -> None:
         nonlocal read_bytes
         read_bytes += count
-        progress(f"reading {name}", rows * read_bytes // max(total_bytes, 1), rows)
+        progress(stage, rows * read_bytes // max(total_bytes, 1), rows)
 
-    return {field: read_array(node, field, guard, done) for field, node in nodes.items()}
-
-
-def _read_own(group: h5g.GroupID, guard: SizeGuard) -> dict[str, np.ndarray]:
-    """What our own writer added; nothing where the group is someone else's of the same name."""
-    found = {}
-    for name in ("version", "action_count", "unknown_next", "starts", "start_weights"):
-        entry = member(group, name, file=guard.file)
-        if entry is not None and entry.kind == "data":
-            found[name] = read_array(entry.node, f"{OWN_GROUP}/{name}", guard, lambda _: None)
-    for name in ("version", "action_count"):
-        if name in found and (found[name].shape != () or found[name].dtype.kind not in "iu"):
-            raise DataError("a whole number", f"{found[name].dtype}", file=guard.file, field=f"{OWN_GROUP}/{name}")
-    if "version" not in found:
-        return {}
-    if "action_count" in found and not 0 < int(found["action_count"]) < 2**31:
-        told = f"{int(found['action_count'])}"
-        raise DataError("a count of actions", told, file=guard.file, field=f"{OWN_GROUP}/action_count")
-    if int(found["version"]) != OWN_VERSION:
-        expected, newer = f"version {OWN_VERSION} of our own layout", f"version {int(found['version'])}"
-        hint = "The file was written by another version of this package."
-        raise DataError(expected, newer, file=guard.file, field=f"{OWN_GROUP}/version", hint=hint)
-    return found
+    return {field: array.read(done) for field, array in arrays.items()}
 
 
-def _read_own_names(group: h5g.GroupID, guard: SizeGuard) -> dict[str, tuple[str, ...]]:
-    found = {}
-    for name in OWN_NAMES:
-        entry = member(group, name, file=guard.file)
-        if entry is not None and entry.kind == "data":
-            found[name] = read_names(entry.node, f"{OWN_GROUP}/{name}", guard)
-    return found
+def _read_extras(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
+    """The arrays that `write_hdf5` adds; None if the group is not ours, which always has a version."""
+    nodes = {name: member(group, name) for name in ("version", *EXTRA_NUMBERS, *extras.TEXTS)}
+    arrays = {name: node for name, node in nodes.items() if isinstance(node, h5d.DatasetID)}
+    if "version" not in arrays:
+        return None
+    entries: dict[str, Any] = {}
+    for name, node in arrays.items():
+        field = f"{extras.GROUP}/{name}"
+        entries[name] = values = admit(node, field, guard, texts=name in extras.TEXTS).read()
+        if name in extras.TEXTS:
+            require(values.ndim == 1, "a list of texts", f"shape {values.shape}", field=field)
+            entries[name] = tuple(text.decode(errors="replace") for text in values.tolist())
+        elif name in ("version", "action_count"):
+            is_integer = values.shape == () and values.dtype.kind in "iu"
+            require(is_integer, "a whole number", f"{values.dtype}", field=field)
+            entries[name] = int(values)
+    version, hint = entries.pop("version"), "The file was written by another version of this package."
+    expected, field = f"version {extras.VERSION} of our own layout", f"{extras.GROUP}/version"
+    require(version == extras.VERSION, expected, f"version {version}", field=field, hint=hint)
+    return entries
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
+    """The root group of a file, and a guard for the sizes of its arrays."""
+    guard = SizeGuard(check_file(path, HDF5))
+    # not decided by the first bytes: HDF5 allows other data before its signature
+    with library_call(HDF5):
+        recognised = h5py.is_hdf5(str(path))
+    if not recognised:
+        raise DataError(HDF5, guess_format(path))
+    with library_call(SOUND, hint="It may be damaged or cut short."):
+        file = h5py.File(str(path), "r")
+    try:
+        with library_call(SOUND):
+            root = h5g.open(file.id, b"/")
+        yield root, guard
+    finally:
+        with library_call(SOUND):  # closing a damaged file may fail too
+            file.close()
+
+
+def member(group: h5g.GroupID, name: str) -> h5d.DatasetID | h5g.GroupID | h5t.TypeID | None:
+    """The array or group under a name; None if there is none or only a link, which is not followed."""
+    # soft and external links are paths, and a path may lead to any file of the machine
+    key, links = name.encode(), group.links
+    with library_call(SOUND, field=name):
+        if not links.exists(key) or links.get_info(key).type != h5l.TYPE_HARD:
+            return None
+        return h5o.open(group, key)
+
+
+def member_names(group: h5g.GroupID) -> list[str]:
+    """The names in a group, sorted."""
+    with library_call(SOUND):
+        names = list(group)
+    # a name that is no UTF-8 is listed with replacements and cannot be opened, which no field needs
+    return sorted(name.decode(errors="replace") for name in names)
+
+
+def members_below(group: h5g.GroupID, *, skip: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
+    """The full name and node of everything below a group that is not a group itself, except names in `skip`.
+
+    Each group is visited once, because groups may contain each other.
+    """
+    pending, visited = [(group, "")], set()
+    while pending:
+        parent, prefix = pending.pop()
+        with library_call(SOUND):
+            address = h5o.get_info(parent).addr
+        if address in visited:
+            continue
+        visited.add(address)
+        for name in member_names(parent):
+            if prefix or name not in skip:
+                node = member(parent, name)
+                if isinstance(node, h5g.GroupID):
+                    pending.append((node, f"{prefix}{name}/"))
+                else:
+                    yield f"{prefix}{name}", node
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array of a file that was admitted: it may be read."""
+
+    node: h5d.DatasetID
+    field: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    chunk_rows: int
+    """rows that are compressed together; 1 if none are"""
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self, done: Callable[[int], None] = lambda count: None) -> np.ndarray:
+        """The values, read block by block; `done` is called with the bytes of each block."""
+        one_block = self.nbytes <= BLOCK_BYTES or not self.shape
+        with library_call(SOUND, field=self.field):
+            values = np.empty(self.shape, self.dtype)
+            if one_block and values.size:
+                self.node.read(h5s.ALL, h5s.ALL, values)
+        if one_block:
+            done(self.nbytes)
+            return clean_flags(values)
+        # whole chunks only: to read a part of a chunk, HDF5 decompresses all of it
+        rows = max(BLOCK_BYTES // values[0].nbytes // self.chunk_rows, 1) * self.chunk_rows
+        source = h5py.Dataset(self.node)
+        for start in range(0, len(values), rows):
+            block = np.s_[start : start + rows]
+            with library_call(SOUND, field=self.field):
+                source.read_direct(values, block, block)
+            done(values[block].nbytes)
+        return clean_flags(values)
+
+
+def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = False) -> StoredArray:
+    """Checks an array before it is read: its type, that its values are in this file, and its size."""
+    with library_call(SOUND, field=field):
+        properties = node.get_create_plist()
+        layout = properties.get_layout()
+        elsewhere = layout == h5d.VIRTUAL or (layout == h5d.CONTIGUOUS and properties.get_external_count() > 0)
+        chunk_rows = properties.get_chunk()[0] if layout == h5d.CHUNKED else 1
+        shape, dtype = node.shape, node.dtype
+        stored_bytes = node.get_storage_size()
+    require(not elsewhere, "values in the file itself", "values kept in other files", field=field)
+    require(shape is not None, "an array", "an empty placeholder", field=field)
+    readable = dtype.kind == "S" if texts else dtype.kind in "biuf" and dtype.itemsize <= 8
+    if not readable:  # a data set may have a hundred thousand arrays, and a type's name takes long to format
+        expected = "texts of a fixed length" if texts else "numbers"
+        raise DataError(expected, f"an array of type {dtype}", field=field)
+    array = StoredArray(node, field, shape, dtype, chunk_rows)
+    guard.admit(field, array.nbytes, stored_bytes)
+    return array
 
 
 def write_hdf5(
@@ -133,8 +228,14 @@ def write_hdf5(
     """Writes a log with D4RL's names; `load_dataset` gives back the same log.
 
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
-    `bats/unknown_next`. Raises `OutputError` rather than overwrite a file.
+    `bats/unknown_next`. Raises `OutputError` for a file that exists, unless `overwrite`.
     """
+    entries = extras.entries_of(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
+    if dataset.action_count is not None:
+        entries["action_count"] = dataset.action_count
+    for name in extras.TEXTS:
+        if name in entries:
+            entries[name] = [text.encode(errors="replace") for text in entries[name]]
     fields = {
         "observations": dataset.observations,
         "actions": dataset.actions,
@@ -142,35 +243,24 @@ def write_hdf5(
         "next_observations": dataset.next_observations,
         "terminals": dataset.terminations,
         "timeouts": dataset.episode_ends & ~dataset.terminations,
+        **{f"{extras.GROUP}/{name}": np.asarray(value) for name, value in entries.items()},
     }
-    own: dict[str, np.ndarray | int] = {
-        "version": OWN_VERSION,
-        "unknown_next": np.flatnonzero(~dataset.next_known),
-        "starts": dataset.starts,
-        "start_weights": dataset.start_weights,
-    }
-    if dataset.action_count is not None:
-        own["action_count"] = dataset.action_count
-    for name in OWN_NAMES:
-        if getattr(dataset, name) is not None:
-            own[name] = np.array([one.encode(errors="replace") for one in getattr(dataset, name)])
-    fields |= {f"{OWN_GROUP}/{name}": np.asarray(value) for name, value in own.items()}
     write_fields(fields, Path(path), overwrite=overwrite, progress=progress)
 
 
 def write_fields(
     fields: Mapping[str, np.ndarray], path: Path, *, overwrite: bool = False, progress: Progress = no_progress
 ) -> None:
-    """Writes arrays under their names, a slash making a group; whole or not at all."""
+    """Writes arrays under their names, in which a slash makes a group; the file appears whole or not at all."""
     rows = len(fields["rewards"])
-    # packed in memory first: when a disk runs full under it, the HDF5 library crashes instead of raising an error
-    packed = BytesIO()
+    # built in memory first: when a disk runs full under it, the HDF5 library crashes instead of raising an error
+    buffer = BytesIO()
     with atomic_path(path, overwrite=overwrite) as temporary:
-        with h5py.File(packed, "w") as file:
+        with h5py.File(buffer, "w") as file:
             for count, (name, values) in enumerate(fields.items()):
                 progress(f"writing {path.name}", rows * count // len(fields), rows)
-                small = values.ndim == 0 or len(values) < SMALL_ROWS
-                packing = {} if small else {"compression": "gzip", "compression_opts": 4, "shuffle": True}
-                file.create_dataset(name, data=values, **packing)
-        temporary.write_bytes(packed.getbuffer())
+                small = values.ndim == 0 or len(values) < MIN_COMPRESSED_ROWS
+                compression = {} if small else {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+                file.create_dataset(name, data=values, **compression)
+        temporary.write_bytes(buffer.getbuffer())
     progress(f"writing {path.name}", rows, rows)

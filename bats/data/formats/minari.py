@@ -1,10 +1,10 @@
-"""Minari data sets, read from their files without Minari itself.
+"""Minari data sets, read from their files without Minari itself, and written through Minari's own storage.
 
     folder/data/metadata.json      spaces, and how the data are stored
     folder/data/main_data.hdf5     a group `episode_N` for each episode
 
 An episode of T rows stores T + 1 observations, so every next state is known exactly. Observations in a dictionary or
-a tuple are laid side by side, in the sorted order of their names.
+a tuple are concatenated in the sorted order of their names.
 """
 
 from __future__ import annotations
@@ -12,288 +12,361 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, field
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from h5py import h5d, h5g
 
-from bats.arrays import Progress
-from bats.data.episodes import Note, counted
-from bats.data.formats.fields import RawLog
-from bats.data.formats.hdf5_access import member, member_names, open_hdf5, other_names, read_array
-from bats.data.formats.names import closest, listed, numbered_names
-from bats.data.formats.untrusted import SizeGuard, check_file, library_call
-from bats.errors import DataError
+from bats.arrays import Progress, no_progress
+from bats.data.dataset import Dataset, naming, require
+from bats.data.episodes import Note, plural
+from bats.data.formats import extras, hdf5
+from bats.data.formats.raw_log import RawLog, closest, listed, numbered_names
+from bats.data.formats.untrusted import SizeGuard, check_file, library_call, one_line
+from bats.errors import BatsError, DataError, OutputError
+
+if TYPE_CHECKING:
+    import gymnasium
+    from minari.data_collector import EpisodeBuffer
 
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
-OWN_KEY = "bats"
-"""in the metadata of data sets that we wrote ourselves"""
-OWN_NAMES = ("observation_names", "action_names")
-OWN_VERSION = 1
-ROW_FIELDS = ("actions", "rewards", "terminations", "truncations")
 SINGLE_FIELDS = ("rewards", "terminations", "truncations")
-LARGEST_METADATA = 2**26
-DEEPEST_ID = 6
-"""parts of a name that are looked into when listing what is there"""
-MOST_IDS = 1000
+FIELDS = (*SINGLE_FIELDS, "actions", "observations")
+"""rewards come first, because they decide the number of rows"""
+MAX_METADATA_BYTES = 2**26
+MAX_ID_DEPTH = 6
+"""levels of folders that are searched for data sets, for hints"""
+MAX_IDS = 1000
+
+ID_FORM = r"(?:[-_\w]{2,}/|[-_\w]+(?:/[-_\w]+)+/)?[-_\w]+-v[0-9]{1,9}"
+"""Minari's own rule, with a version; Minari cannot parse a namespace of a single letter"""
+PIP_NAMES = {"PIL": "pillow"}
+"""packages whose name differs from that of their module"""
+EPISODE_BYTES = 40_000
+"""upper bound on what Minari's file takes per episode beside the numbers; 22,000 were measured"""
+
+Part = tuple[str, np.ndarray]
+"""one array of a field and its name inside the field, empty if the field is a plain array"""
+Layout = list[tuple[str, int]]
+"""name and width of each part of a field"""
 
 
 def minari_root() -> Path:
-    """Where Minari keeps its data sets."""
+    """The folder in which Minari keeps its data sets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
 def find_minari(dataset_id: str) -> Path:
-    """The folder of a data set in Minari's own place; a complaint tells where it was looked for, and what is there."""
+    """The folder of a data set in Minari's own folder; an error lists the data sets that are there."""
     root = minari_root()
-    folder = root / dataset_id
-    with library_call(str(folder), "a Minari data set"):
-        there = bool(dataset_id) and folder.is_dir()
-        known = [] if there else local_ids(root)
-    if there:
-        return folder
+    with library_call("a Minari data set"):
+        if dataset_id and (root / dataset_id).is_dir():
+            return root / dataset_id
+        exists = root.is_dir()
+        patterns = ("*/" * depth + f"data/{METADATA_FILE}" for depth in range(1, MAX_ID_DEPTH + 1))
+        files = islice((path for pattern in patterns for path in root.glob(pattern)), MAX_IDS)
+        ids = [path.parent.parent.relative_to(root).as_posix() for path in files]
+    known = [name for name in ids if not name.startswith(".")]  # a hidden folder is still being written
     hint = closest(dataset_id, known) or f"`minari download {dataset_id}` fetches a public one."
-    found = f"only {listed(known)}" if root.is_dir() else "no such folder"
-    raise DataError(f"a data set '{dataset_id}' in {root}", found, file=f"minari:{dataset_id}", hint=hint)
-
-
-def local_ids(root: Path) -> list[str]:
-    """The names of the data sets in a folder of Minari's."""
-    found: list[str] = []
-    for place, folders, _ in os.walk(root):
-        here = Path(place).relative_to(root)
-        if (Path(place) / "data" / METADATA_FILE).exists():
-            found.append(here.as_posix())
-            folders.clear()
-        if len(found) >= MOST_IDS or len(here.parts) >= DEEPEST_ID:
-            folders.clear()
-        folders[:] = [name for name in folders if not name.startswith(".")]
-    return sorted(found)
-
-
-def data_folder(folder: Path) -> Path:
-    """The folder with the data set's files, given that or the folder above it."""
-    expected = f"a Minari data set with data/{METADATA_FILE} and data/{DATA_FILE}"
-    with library_call(str(folder), expected):
-        for place in (folder / "data", folder):
-            if (place / DATA_FILE).exists() or (place / METADATA_FILE).exists():
-                return place
-        found = "no such folder" if not folder.exists() else "a folder without them"
-    raise DataError(expected, found, file=str(folder))
+    found = f"only {listed(known)}" if exists else "no such folder"
+    raise DataError(f"a data set '{dataset_id}' in {root}", found, hint=hint)
 
 
 def read_minari(folder: Path, progress: Progress) -> RawLog:
-    """Reads all episodes of a data set stored as HDF5."""
-    place = data_folder(folder)
-    metadata = _read_metadata(place / METADATA_FILE)
-    stored_as = metadata.get("data_format", "hdf5")
-    if stored_as != "hdf5":
+    """Reads all episodes of a data set stored as HDF5, given its folder or the folder `data` in it."""
+    expected = f"a Minari data set with data/{METADATA_FILE} and data/{DATA_FILE}"
+    candidates = (folder / "data", folder)
+    with library_call(expected):
+        folders = [path for path in candidates if (path / DATA_FILE).exists() or (path / METADATA_FILE).exists()]
+        exists = folder.exists()
+    if not folders:
+        raise DataError(expected, "a folder without them" if exists else "no such folder")
+    data = folders[0]
+    with naming(data / METADATA_FILE):
+        metadata = _read_metadata(data / METADATA_FILE)
+        entries = _read_extras(metadata)
+        action_count, first_action = _discrete_actions(metadata)
+    storage = metadata.get("data_format", "hdf5")
+    if storage != "hdf5":
         hint = "Write it again with data_format='hdf5'."
-        raise DataError("data stored as hdf5", f"{stored_as!r}", file=str(place), field="data_format", hint=hint)
-    log = _Episodes()
-    with open_hdf5(place / DATA_FILE) as (root, guard):
-        names = member_names(root, file=guard.file)
-        episodes = sorted((name for name in names if re.fullmatch("episode_[0-9]{1,15}", name)), key=_number)
-        if not episodes:
-            raise DataError("groups 'episode_0', 'episode_1', …", f"only {listed(names)}", file=guard.file)
-        for count, name in enumerate(episodes, 1):
-            entry = member(root, name, file=guard.file)
-            if entry is None or entry.kind != "group":
-                raise DataError("a group", "something else", file=guard.file, field=name)
-            log.add(entry.node, name, guard)
-            progress(f"reading {folder.name}", log.rows, log.rows * len(episodes) // count)
-    log.unused |= set(names) - set(episodes)
-    return _raw_log(log, metadata, file=str(place / METADATA_FILE))
-
-
-@dataclass
-class _Episodes:
-    """The episodes read so far, field by field."""
-
-    rows: int = 0
-    lengths: list[int] = field(default_factory=list)
-    states: list[np.ndarray] = field(default_factory=list)
-    by_field: dict[str, list[np.ndarray]] = field(default_factory=lambda: {name: [] for name in ROW_FIELDS})
-    layout: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-    """names and widths of the parts that `observations` and `actions` are made of"""
-    unused: set[str] = field(default_factory=set)
-
-    def add(self, group: h5g.GroupID, episode: str, guard: SizeGuard) -> None:
-        parts = {}
-        for name in ("observations", *ROW_FIELDS):
-            entry = member(group, name, file=guard.file)
-            if entry is None or entry.kind == "link":
-                present = listed(member_names(group, file=guard.file))
-                raise DataError(f"a field '{name}'", f"only {present}", file=guard.file, field=episode)
-            parts[name] = _read_parts(entry.node, f"{episode}/{name}", guard)
-        length = len(parts["rewards"][0][1])
-        for name, arrays in parts.items():
-            wanted = length + (name == "observations")
-            for part, values in arrays:
-                if len(values) != wanted:
-                    expected = f"{wanted} rows for {length} rewards"
-                    raise DataError(expected, f"{len(values)}", file=guard.file, field=part)
-            if name in SINGLE_FIELDS and (len(arrays) > 1 or arrays[0][1].size != length):
-                raise DataError("one number a row", f"shape {arrays[0][1].shape}", file=guard.file, field=arrays[0][0])
-        if length == 0:
-            return
-        if not self.lengths:
-            self.unused |= set(other_names(group, skip=(*parts,), file=guard.file))
-        self.states.append(self._side_by_side("observations", parts["observations"], guard.file))
-        self.by_field["actions"].append(self._side_by_side("actions", parts["actions"], guard.file))
-        for name in SINGLE_FIELDS:
-            self.by_field[name].append(parts[name][0][1].reshape(length))
-        self.lengths.append(length)
-        self.rows += length
-
-    def _side_by_side(self, name: str, parts: list[tuple[str, np.ndarray]], file: str) -> np.ndarray:
-        flat = [values.reshape(len(values), -1) for _, values in parts]
-        layout = [(part.partition("/")[2], values.shape[1]) for (part, _), values in zip(parts, flat, strict=True)]
-        first = self.layout.setdefault(name, layout)
-        if layout != first:
-            expected, found = _told(first), _told(layout)
-            raise DataError(f"{expected}, as in the episodes before", found, file=file, field=parts[0][0])
-        if len(parts) == 1:
-            values = parts[0][1]
-            return values if name == "actions" and values.ndim == 1 else flat[0]
-        return np.concatenate(flat, axis=1)
-
-    def number_names(self, name: str) -> tuple[str, ...] | None:
-        """What the numbers of a field are called, where it is made of parts that have names."""
-        parts = [(part.partition("/")[2], width) for part, width in self.layout[name]]
-        return numbered_names(parts) if all(part for part, _ in parts) else None
-
-    def order_notes(self) -> list[Note]:
-        return [
-            Note("decision", f"{name} are made of several parts, in this order: {_told(parts)}.")
-            for name, parts in self.layout.items()
-            if len(parts) > 1
-        ]
-
-
-def _read_parts(node: h5d.DatasetID | h5g.GroupID, name: str, guard: SizeGuard) -> list[tuple[str, np.ndarray]]:
-    """An array, or the arrays of a group in the sorted order of their names (of a tuple: in its own order)."""
-    if isinstance(node, h5d.DatasetID):
-        values = read_array(node, name, guard, lambda _: None)
-        if values.ndim == 0:
-            raise DataError("one entry a row", "a single number", file=guard.file, field=name)
-        return [(name, values)]
-    parts: list[tuple[str, np.ndarray]] = []
-    for inner in sorted(member_names(node, file=guard.file), key=_tuple_place):
-        entry = member(node, inner, file=guard.file)
-        if entry is None or entry.kind == "link":
-            raise DataError("an array or a group", "a link to somewhere else", file=guard.file, field=f"{name}/{inner}")
-        if name.count("/") > 8:
-            raise DataError("parts nested at most 8 deep", "more", file=guard.file, field=name)
-        parts += _read_parts(entry.node, f"{name}/{inner}", guard)
-    if not parts:
-        raise DataError("an array", "an empty group", file=guard.file, field=name)
-    return parts
-
-
-def _raw_log(log: _Episodes, metadata: dict[str, Any], *, file: str) -> RawLog:
-    if not log.rows:
-        raise DataError("at least 2 rows", "0", file=file, field="observations")
-    notes = log.order_notes()
-    ends = np.zeros(log.rows, dtype=bool)
-    ends[np.cumsum(log.lengths) - 1] = True
-    states, log.states = log.states, []
-    fields = {"observations": np.concatenate([one[:-1] for one in states])}
-    fields["next_observations"] = np.concatenate([one[1:] for one in states])
-    del states
-    for name in ROW_FIELDS:
-        with library_call(file, "episodes of one kind", field=name):
-            fields[name] = np.concatenate(log.by_field.pop(name))
-    # an episode's last row ends it, whether or not it carries a flag; other values than 0 and 1 are refused later
-    unflagged = ends & (fields["terminations"] == 0) & (fields["truncations"] == 0)
-    fields["truncations"] = np.where(unflagged, True, fields["truncations"])
-    if unflagged.any():
-        text = f"{counted(int(np.count_nonzero(unflagged)), 'episode')} without a flag at the end: taken as a timeout."
-        notes.append(Note("decision", text))
-    count, first = _discrete_actions(metadata, file)
-    if count is not None and first:
-        fields["actions"] = fields["actions"] - first
-        notes.append(Note("decision", f"Discrete actions are numbered from {first} in the file, from 0 here."))
-    own = _own_metadata(metadata, file)
-    return RawLog(
-        fields,
-        unused=tuple(sorted(log.unused)),
-        notes=tuple(notes),
-        action_count=count,
-        exact_ends=own is not None,
-        unknown_next=None if own is None else own.unknown_next,
-        observation_names=own.observation_names if own else log.number_names("observations"),
-        action_names=own.action_names if own else log.number_names("actions"),
-    )
+        raise DataError("data stored as hdf5", f"{storage!r}", file=str(data), field="data_format", hint=hint)
+    with naming(data / DATA_FILE):
+        log = _read_episodes(data / DATA_FILE, progress, f"reading {folder.name}")
+    if first_action:
+        text = f"Discrete actions are numbered from {first_action} in the file, from 0 here."
+        # a 64-bit number, so that small and unsigned types do not wrap around
+        actions = np.asarray(log.fields["actions"]) - np.int64(first_action)
+        log = replace(log, fields={**log.fields, "actions": actions}, notes=(*log.notes, Note("decision", text)))
+    log = replace(log, action_count=action_count)
+    return log if entries is None else extras.complete(log, entries)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
     size = check_file(path, "Minari's metadata")
-    if size > LARGEST_METADATA:
-        raise DataError(f"metadata of at most {LARGEST_METADATA:,} bytes", f"{size:,}", file=str(path))
-    with library_call(str(path), "metadata in JSON"):
+    if size > MAX_METADATA_BYTES:  # parsed JSON takes many times the memory of its text
+        raise DataError(f"metadata of at most {MAX_METADATA_BYTES:,} bytes", f"{size:,}")
+    with library_call("metadata in JSON"):
         metadata = json.loads(path.read_bytes())
     if not isinstance(metadata, dict):
-        raise DataError("metadata in JSON, by name", f"a {type(metadata).__name__}", file=str(path))
+        raise DataError("a JSON object", f"a {type(metadata).__name__}")
     return metadata
 
 
-def _discrete_actions(metadata: dict[str, Any], file: str) -> tuple[int | None, int]:
-    """How many discrete actions the action space has and the number of the first; None for any other space."""
-    told = metadata.get("action_space")
-    if told is None:
+def _read_extras(metadata: dict[str, Any]) -> dict[str, Any] | None:
+    """The entries that `write_minari` adds; None if the data set was not written by it."""
+    stored = metadata.get(extras.GROUP)
+    if not isinstance(stored, dict) or stored.get("version") != extras.VERSION:
+        return None
+    rows = stored.get("unknown_next")
+    # `type` and not `isinstance`: true and false are integers in Python
+    if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**62 for row in rows):
+        raise DataError("row numbers", "something else", field=f"{extras.GROUP}/unknown_next")
+    entries: dict[str, Any] = {"unknown_next": np.array(rows, dtype=np.int64)}
+    for name in extras.TEXTS:
+        texts = stored.get(name)
+        if texts is not None:
+            are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+            require(are_texts, "a list of texts", "something else", field=f"{extras.GROUP}/{name}")
+            entries[name] = tuple(texts)
+    return entries
+
+
+def _discrete_actions(metadata: dict[str, Any]) -> tuple[int | None, int]:
+    """The number of discrete actions and the number of the first; None for any other action space."""
+    text = metadata.get("action_space")
+    if text is None:
         return None, 0
-    with library_call(file, "a space in JSON", field="action_space"):
-        space = json.loads(told)
+    with library_call("a space in JSON", field="action_space"):
+        space = json.loads(text)
     if not isinstance(space, dict) or space.get("type") != "Discrete":
         return None, 0
     count, first = space.get("n"), space.get("start", 0)
     if not isinstance(count, int) or not isinstance(first, int) or not 0 < count < 2**31 or abs(first) >= 2**31:
-        raise DataError("a count of actions", f"{count!r} from {first!r}", file=file, field="action_space")
+        raise DataError("a number of actions", f"{count!r} from {first!r}", field="action_space")
     return count, first
 
 
-@dataclass(frozen=True)
-class _Own:
-    """What our own writer adds to the metadata."""
+def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
+    """All episodes of the file, one after the other, without what the metadata say about them."""
+    arrays: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
+    layouts: dict[str, Layout] = {}
+    rows, last_rows = 0, []
+    with hdf5.open_hdf5(path) as (root, guard):
+        names = hdf5.member_names(root)
+        episodes = sorted((name for name in names if re.fullmatch("episode_[0-9]{1,15}", name)), key=_number)
+        if not episodes:
+            raise DataError("groups 'episode_0', 'episode_1', …", f"only {listed(names)}")
+        unused = set(names) - set(episodes)
+        for count, episode in enumerate(episodes, 1):
+            group = hdf5.member(root, episode)
+            require(isinstance(group, h5g.GroupID), "a group", "something else", field=episode)
+            parts = _read_episode(group, episode, guard)
+            length = len(parts["rewards"][0][1])
+            # an empty episode has no rows, and the types of its arrays may be arbitrary
+            if length == 0:
+                continue
+            if not rows:
+                unused |= {name for name, _ in islice(hdf5.members_below(group, skip=FIELDS), hdf5.MAX_NAMES)}
+            for name in FIELDS:
+                arrays[name].append(_joined_parts(name, parts[name], layouts, episode))
+            rows += length
+            last_rows.append(rows - 1)
+            progress(stage, rows, rows * len(episodes) // count)
+    require(rows, "at least 2 rows", "0", field="observations")
 
-    unknown_next: np.ndarray
-    """rows without a known next state"""
-    observation_names: tuple[str, ...] | None
-    action_names: tuple[str, ...] | None
+    states = arrays.pop("observations")
+    fields = {"observations": np.concatenate([values[:-1] for values in states])}
+    fields["next_observations"] = np.concatenate([values[1:] for values in states])
+    del states  # frees the largest arrays before the others are copied
+    for name in [*arrays]:
+        with library_call("episodes of one kind", field=name):
+            fields[name] = np.concatenate(arrays.pop(name))
+    notes = []
+    for name, layout in layouts.items():
+        if len(layout) > 1:
+            text = f"{name} are made of several parts, in this order: {_layout_text(name, layout)}."
+            notes.append(Note("decision", text))
+    # an episode's last row ends it, with or without a flag; values other than 0 and 1 are refused later
+    unflagged = np.isin(np.arange(rows), last_rows) & (fields["terminations"] == 0) & (fields["truncations"] == 0)
+    if unflagged.any():
+        fields["truncations"] = np.where(unflagged, True, fields["truncations"])
+        text = f"{plural(int(np.count_nonzero(unflagged)), 'episode')} without a flag at the end: taken as a timeout."
+        notes.append(Note("decision", text))
+    return RawLog(
+        fields,
+        unused=tuple(sorted(unused)),
+        notes=tuple(notes),
+        observation_names=_number_names(layouts["observations"]),
+        action_names=_number_names(layouts["actions"]),
+    )
 
 
-def _own_metadata(metadata: dict[str, Any], file: str) -> _Own | None:
-    """What our own writer added; None where the data set is not ours."""
-    own = metadata.get(OWN_KEY)
-    if not isinstance(own, dict) or own.get("version") != OWN_VERSION:
-        return None
-    rows = own.get("unknown_next")
-    if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**62 for row in rows):
-        raise DataError("row numbers", "something else", file=file, field=f"{OWN_KEY}/unknown_next")
-    names = {name: _own_names(own.get(name), f"{OWN_KEY}/{name}", file) for name in OWN_NAMES}
-    return _Own(np.array(rows, dtype=np.int64), names["observation_names"], names["action_names"])
+def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard) -> dict[str, list[Part]]:
+    """The arrays of every field, in the sorted order of their names if it is a group; their lengths are checked."""
+    parts: dict[str, list[Part]] = {name: [] for name in FIELDS}
+    length = 0
+    for name in FIELDS:
+        node = hdf5.member(group, name)
+        if node is None:
+            raise DataError(f"a field '{name}'", f"only {listed(hdf5.member_names(group))}", field=episode)
+        nodes = sorted(hdf5.members_below(node), key=_part_order) if isinstance(node, h5g.GroupID) else [("", node)]
+        require(nodes, "an array", "an empty group", field=f"{episode}/{name}")
+        for part, array in nodes:
+            field = f"{episode}/{name}/{part}".removesuffix("/")
+            require(isinstance(array, h5d.DatasetID), "an array", "a link to somewhere else", field=field)
+            values = hdf5.admit(array, field, guard).read()
+            require(values.ndim > 0, "one entry a row", "a single number", field=field)
+            length = len(values) if name == "rewards" else length
+            rows = length + (name == "observations")
+            require(len(values) == rows, f"{rows} rows for {length} rewards", f"{len(values)}", field=field)
+            fits = name not in SINGLE_FIELDS or (len(nodes) == 1 and values.size == length)
+            require(fits, "one number a row", f"shape {values.shape}", field=field)
+            parts[name].append((part, values))
+    return parts
 
 
-def _own_names(names: object, field: str, file: str) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError("a list of names", "something else", file=file, field=field)
-    return tuple(names)
+def _joined_parts(name: str, parts: list[Part], layouts: dict[str, Layout], episode: str) -> np.ndarray:
+    """The parts of a field side by side; refuses a layout that differs from that of earlier episodes."""
+    flat = [values.reshape(len(values), -1) for _, values in parts]
+    layout = [(part, values.shape[1]) for (part, _), values in zip(parts, flat, strict=True)]
+    first = layouts.setdefault(name, layout)
+    if layout != first:
+        expected = f"{_layout_text(name, first)}, as in the episodes before"
+        raise DataError(expected, _layout_text(name, layout), field=f"{episode}/{name}")
+    # the rank of actions decides whether they are discrete, so it is kept
+    if name in SINGLE_FIELDS or (name == "actions" and len(parts) == 1 and parts[0][1].ndim == 1):
+        return flat[0][:, 0]
+    return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
 
 
-def _number(episode: str) -> int:
-    return int(episode.rpartition("_")[2])
+def _number_names(layout: Layout) -> tuple[str, ...] | None:
+    return numbered_names(layout) if all(part for part, _ in layout) else None
 
 
-def _tuple_place(name: str) -> tuple[int, str]:
-    """Minari names the parts of a tuple _index_0, _index_1, …; by name alone, 10 would come before 2."""
-    return (_number(name), "") if re.fullmatch("_index_[0-9]{1,9}", name) else (0, name)
+def _layout_text(name: str, layout: Layout) -> str:
+    return ", ".join(f"{part or name} ({width})" for part, width in layout)
 
 
-def _told(parts: list[tuple[str, int]]) -> str:
-    return ", ".join(f"{name.partition('/')[2] or name} ({width})" for name, width in parts)
+def _number(name: str) -> int:
+    return int(name.rpartition("_")[2])
+
+
+def _part_order(item: tuple[str, object]) -> list[tuple[int, str]]:
+    """Minari names the parts of a tuple _index_0, _index_1, …; as texts, 10 would come before 2."""
+    names = item[0].split("/")
+    return [(_number(name), "") if re.fullmatch("_index_[0-9]{1,9}", name) else (0, name) for name in names]
+
+
+def write_minari(
+    dataset: Dataset,
+    dataset_id: str,
+    *,
+    description: str = "",
+    author: str = "",
+    algorithm_name: str = "",
+    progress: Progress = no_progress,
+) -> Path:
+    """Writes a log to the folder from which `minari.load_dataset(dataset_id)` reads; returns that folder.
+
+    An episode of T rows is stored with T + 1 observations. Where the state after the last row was never logged (only
+    at terminations), the last state is repeated and the row is listed in the metadata. Start states other than the
+    first rows of episodes are not kept. An existing data set is never overwritten, and a failure leaves nothing.
+    """
+    try:
+        import minari
+        from minari.dataset.minari_storage import MinariStorage
+        from minari.namespace import create_namespace, list_local_namespaces
+    except ImportError as error:
+        raise _missing_package(error) from error
+    if not re.fullmatch(ID_FORM, dataset_id):
+        raise OutputError(f"'{dataset_id}' is no Minari name; it must look like 'group/name-v0'.")
+    target = minari_root() / dataset_id
+    if target.exists():
+        raise OutputError(f"{target} exists already; choose another name or version.")
+    entries = extras.entries_of(dataset)
+    entries["unknown_next"] = entries["unknown_next"].tolist()
+    metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, extras.GROUP: entries}
+    optional = {"description": description, "author": {author} if author else "", "algorithm_name": algorithm_name}
+    metadata |= {name: text for name, text in optional.items() if text}
+    # built under a hidden name, which Minari does not list, and renamed when it is complete
+    hidden = minari_root() / f".{secrets.token_hex(8)}"
+    try:
+        hidden.mkdir(parents=True)
+        _check_space(dataset, target)
+        storage = MinariStorage.new(
+            hidden / "data",
+            observation_space=_space(dataset.observations, None),
+            action_space=_space(dataset.actions, dataset.action_count),
+            data_format="hdf5",
+        )
+        storage.update_metadata(metadata)
+        storage.update_episodes(_episode_buffers(dataset, progress, f"writing {dataset_id}"))
+        # a name with slashes lies in a namespace, which Minari marks with a file of its own
+        namespace = dataset_id.rpartition("/")[0]
+        if namespace and namespace not in list_local_namespaces():
+            create_namespace(namespace)
+        hidden.rename(target)
+    except ImportError as error:  # Minari imports what its storage needs only when one is made
+        raise _missing_package(error) from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise OutputError(f"{target} could not be written: {one_line(error)}.") from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    return target
+
+
+def _space(rows: np.ndarray, count: int | None) -> gymnasium.Space[Any]:
+    """The space of discrete actions, or one without bounds: a log does not say which values are possible."""
+    from gymnasium.spaces import Box, Discrete
+
+    return Box(-np.inf, np.inf, rows.shape[1:], rows.dtype.type) if count is None else Discrete(count)
+
+
+def _missing_package(error: ImportError) -> BatsError:
+    """The error that a package is not installed, with the name under which pip knows it."""
+    module = (error.name or "minari").split(".")[0]
+    extra = "" if module == "minari" else f" {PIP_NAMES.get(module, module)}"
+    needs = f"Writing Minari data sets needs {module} ({one_line(error)})"
+    return BatsError(f"{needs}: pip install 'bats-rl[minari]'{extra}")
+
+
+def _check_space(dataset: Dataset, target: Path) -> None:
+    """Refuses a disk that is too full: running out of space crashes the library that Minari writes with."""
+    arrays = (dataset.observations, dataset.actions, dataset.rewards, dataset.terminations, dataset.episode_ends)
+    needed = 2 * sum(values.nbytes for values in arrays) + EPISODE_BYTES * dataset.episode_count
+    free = shutil.disk_usage(minari_root()).free
+    if free < needed:
+        raise OutputError(f"{target} may need {needed:,} bytes; its disk has {free:,} left.")
+
+
+def _episode_buffers(dataset: Dataset, progress: Progress, stage: str) -> Iterator[EpisodeBuffer]:
+    from minari.data_collector import EpisodeBuffer
+
+    actions = dataset.actions if dataset.action_count is None else dataset.actions.astype(np.int64)
+    ends = dataset.episode_ends.copy()
+    ends[-1] = True
+    # T + 1 states can only express consecutive transitions; a row that does not continue starts a new episode
+    ends[:-1] |= np.any(dataset.next_observations[:-1] != dataset.observations[1:], axis=1)
+    truncations = ends & ~dataset.terminations
+    first = 0
+    for number, last in enumerate(np.flatnonzero(ends).tolist()):
+        rows = slice(first, last + 1)
+        progress(stage, first, len(dataset))
+        yield EpisodeBuffer(
+            id=number,
+            observations=np.concatenate([dataset.observations[rows], dataset.next_observations[last : last + 1]]),
+            actions=actions[rows],
+            rewards=dataset.rewards[rows],
+            terminations=dataset.terminations[rows],
+            truncations=truncations[rows],
+            infos={},  # without it, Minari cannot print the episode
+        )
+        first = last + 1
+    progress(stage, len(dataset), len(dataset))

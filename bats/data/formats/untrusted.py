@@ -1,24 +1,27 @@
-"""What every reader asks of a file before it trusts it, and how a library's complaint becomes ours.
+"""Checks that every reader makes before it trusts a file, and library errors turned into `DataError`.
 
-A file's header is a claim. Memory is set aside for it only while the claim stays within what the stored bytes could
-possibly unfold to, and within what the machine has.
+Readers raise errors without the name of the file, which `load_dataset` adds.
 """
 
 from __future__ import annotations
 
 import os
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from bats.data.dataset import printable, require
 from bats.errors import DataError
 
-SMALL_BYTES = 2**24
-"""claims up to this size are granted without a question"""
-LARGEST_RATIO = 1100
-"""deflate, what HDF5 and npz compress with, cannot shrink anything more than 1032 times"""
+FREE_BYTES = 2**24
+"""arrays up to this size in all are accepted whatever the size of the file"""
+MAX_COMPRESSION = 1100
+"""deflate, which HDF5 and npz use, cannot shrink anything more than 1032 times"""
 
 ZIP = "a zip archive, as npz files are"
 SIGNATURES = {
@@ -32,87 +35,84 @@ SIGNATURES = {
 LIBRARY_ERRORS = (
     *(OSError, MemoryError, ValueError, TypeError, KeyError, IndexError, AttributeError),
     *(RuntimeError, ArithmeticError, EOFError, SyntaxError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
 )
-"""what h5py, zipfile, NumPy's parsers and pyarrow raise over a damaged file, as seen when feeding them mutations"""
+"""raised by h5py, zipfile, NumPy's parsers and pyarrow for damaged files, as seen in mutation tests"""
 
 
 @contextmanager
-def library_call(file: str, expected: str, *, field: str | None = None, hint: str = "") -> Iterator[None]:
-    """Turns what a foreign library raises over a file into a `DataError`. Wrap the foreign call, nothing of ours."""
+def library_call(expected: str, *, field: str | None = None, hint: str = "") -> Iterator[None]:
+    """Turns whatever a library raises over a file into a `DataError`.
+
+    Only the library's call belongs inside: an error in our own code must not be reported as a damaged file.
+    """
     try:
         yield
-    except MemoryError as error:
-        raise DataError(expected, "that it does not fit into memory", file=file, field=field, hint=hint) from error
     except LIBRARY_ERRORS as error:
-        raise DataError(expected, one_line(error), file=file, field=field, hint=hint) from error
+        reason = "more than fits into memory" if isinstance(error, MemoryError) else one_line(error)
+        raise DataError(expected, reason, field=field, hint=hint) from error
 
 
 def one_line(error: BaseException) -> str:
-    """A library's complaint in one line, short enough to read."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(letter if letter.isprintable() else "?" for letter in words[:200])
-    return text.rstrip(".") + ("…" if len(words) > 200 else "")
+    """A library's error message in one short line."""
+    return printable(" ".join(str(error).split()) or type(error).__name__, limit=200).rstrip(".")
 
 
 def check_file(path: Path, expected: str) -> int:
-    """The size of a file that exists, is a plain file, may be read and is not empty; otherwise a `DataError`."""
-    name = str(path)
-    with library_call(name, expected):  # a folder on the way may be closed to us, a name too long
+    """The size of a plain, readable file that is not empty; anything else raises a `DataError`."""
+    with library_call(expected):  # fails for a closed folder above the file or a name that is too long
         exists, is_link, is_file, is_folder = path.exists(), path.is_symlink(), path.is_file(), path.is_dir()
     if not exists:
-        raise DataError(expected, "a link to a file that is gone" if is_link else "no such file", file=name)
-    if not is_file:  # a pipe or a device would be waited for, perhaps for ever
-        raise DataError(expected, "a folder" if is_folder else "something that is not a plain file", file=name)
-    with library_call(name, expected), path.open("rb") as stream:
+        raise DataError(expected, "a link to a file that is gone" if is_link else "no such file")
+    if not is_file:  # opening a pipe or a device could block forever
+        raise DataError(expected, "a folder" if is_folder else "something that is not a plain file")
+    with library_call(expected), path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
     if size == 0:
-        raise DataError(expected, "an empty file", file=name)
+        raise DataError(expected, "an empty file")
     return size
 
 
-def what_it_is(path: Path) -> str:
-    """What a file looks like by its first bytes, for messages."""
+def guess_format(path: Path) -> str:
+    """The format that the first bytes of a file suggest, for messages."""
     with path.open("rb") as stream:
         head = stream.read(8)
-    for signature, name in SIGNATURES.items():
-        if head.startswith(signature):
-            return name
-    return f"a file that begins with {head!r}"
+    matches = (name for signature, name in SIGNATURES.items() if head.startswith(signature))
+    return next(matches, f"a file that begins with {head!r}")
 
 
 class SizeGuard:
-    """Adds up what a file claims to hold, and refuses as soon as that cannot be true or cannot fit."""
+    """Adds up the sizes that a file's headers declare and refuses a total that cannot be true or cannot fit.
 
-    def __init__(self, file: str, file_bytes: int) -> None:
-        self.file, self.file_bytes = file, file_bytes
-        self.claimed = self.stored = 0
+    Memory is allocated only for arrays that were admitted.
+    """
 
-    def admit(self, field: str, claimed: int, stored: int) -> None:
-        """`claimed`: bytes once unpacked; `stored`: bytes they take in the file."""
-        self.claimed += claimed
+    def __init__(self, file_bytes: int) -> None:
+        self.file_bytes = file_bytes
+        self.declared = self.stored = 0
+
+    def admit(self, field: str, declared: int, stored: int) -> None:
+        """`declared`: bytes of the array in memory; `stored`: bytes it takes in the file."""
+        # sums, because many small arrays can exhaust memory like one large one
+        self.declared += declared
         self.stored += stored
-        if stored > self.file_bytes or self.claimed > LARGEST_RATIO * self.stored + SMALL_BYTES:
-            expected = f"no more than a file of {self.file_bytes:,} bytes can hold"
-            raise DataError(expected, f"a claim of {claimed:,} bytes", file=self.file, field=field)
-        check_fits(self.file, field, self.claimed)
+        possible = stored <= self.file_bytes and self.declared <= MAX_COMPRESSION * self.stored + FREE_BYTES
+        expected = f"no more than a file of {self.file_bytes:,} bytes can hold"
+        require(possible, expected, f"a header that declares {declared:,} bytes", field=field)
+        check_fits(field, self.declared)
 
 
-def check_fits(file: str, field: str, needed: int) -> None:
-    """Refuses what the machine's memory cannot hold at all."""
-    memory = _machine_bytes()
-    if needed > memory:
-        expected = f"a log that fits into this machine's memory of {memory:,} bytes"
-        raise DataError(expected, f"one of at least {needed:,} bytes", file=file, field=field)
-
-
-def _machine_bytes() -> int:
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 2**63 - 1  # Windows does not say; a MemoryError will
+def check_fits(field: str, needed: int) -> None:
+    """Refuses an array that is larger than the machine's memory."""
+    # Windows does not report its memory this way; there a MemoryError has to do
+    known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else 2**63 - 1
+    expected = f"a log that fits into this machine's memory of {memory:,} bytes"
+    require(needed <= memory, expected, f"one of at least {needed:,} bytes", field=field)
 
 
 def clean_flags(values: np.ndarray) -> np.ndarray:
-    """Makes every true byte a 1, in place: a file may hold any byte where NumPy relies on 0 or 1."""
+    """Makes every true byte a 1, in place: a file may hold any byte, but NumPy relies on 0 or 1."""
     if values.dtype == bool:
         np.not_equal(values.view(np.uint8), 0, out=values)
     return values
