@@ -137,7 +137,7 @@ def test_training_goes_on_from_where_it_stood(tmp_path: Path, monkeypatch: pytes
     """Stopped after its first checkpoint and started again, it ends as if nothing had happened."""
     log = linear_log(2000, noise=0.05)
     undisturbed = fit_dynamics(log, SMALL, seed=1)
-    monkeypatch.setattr(bats.model, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(bats.model.fit, "CHECKPOINT_SECONDS", 0.0)
     checkpoint = tmp_path / "training.safetensors"
 
     def stop_half_way(stage: str, done: int, total: int) -> None:
@@ -282,6 +282,6 @@ def test_steps_of_a_plan_are_paid_for_an_end_only_where_they_end() -> None:
 
 
 def test_importing_the_neural_modules_touches_no_device() -> None:
-    program = "import bats.planner, bats.model; from jax._src import xla_bridge; assert not xla_bridge._backends"
+    program = "import bats.planning.planner, bats.model.fit; from jax._src import xla_bridge; assert not xla_bridge._backends"
     subprocess.run([sys.executable, "-c", program], check=True)
     assert jax.default_backend() in ("cpu", "gpu")
