@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 DEMO := runs/demo
 
-.PHONY: demo test check benchmark clean
+.PHONY: demo test test-all check benchmark clean
 
 demo: $(READY)
 	rm -rf $(DEMO)
@@ -14,13 +14,16 @@ demo: $(READY)
 	$(BIN)/bats-rl solve $(DEMO)/run --goal 3,1 --radius 0.5 --steps 300
 	$(BIN)/bats-rl evaluate $(DEMO)/run --task maze2d-umaze
 	$(BIN)/bats-rl report $(DEMO)/run
-	@echo "The run lies in $(DEMO)/run (docs/runs.md says what is in it), its policy in $(DEMO)/run/policy.safetensors."
+	@echo "The run is in $(DEMO)/run (docs/runs.md says what is in it), its policy in $(DEMO)/run/policy.safetensors."
 	@echo "Open $(DEMO)/run/report.html in a browser to see all of it."
 	@$(BIN)/python -c "import json; \
-	told = json.load(open('$(DEMO)/run/evaluation.json'))['cloned']; \
-	print('score of the policy: {score:.1f}, 95% interval {score_low:.1f} to {score_high:.1f}'.format(**told))"
+	cloned = json.load(open('$(DEMO)/run/evaluation.json'))['cloned']; \
+	print('score of the policy: {score:.1f}, 95% interval {score_low:.1f} to {score_high:.1f}'.format(**cloned))"
 
 test: $(READY) check
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(READY) check
 	$(BIN)/python -m pytest -n 2
 
 check: $(READY)
@@ -29,7 +32,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 benchmark: $(READY)
-	for script in solve read collect dynamics planner stitching all_pairs scaling bisimulation verdicts; do $(BIN)/python -m benchmarks.$$script || exit 1; done
+	for script in solve read collect model planner stitching all_pairs scaling bisimulation verdicts; do $(BIN)/python -m benchmarks.$$script || exit 1; done
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv

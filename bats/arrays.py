@@ -6,7 +6,7 @@ C stitches, K the most actions in a stitch, M members of the ensemble.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -24,11 +24,15 @@ StateValues = Float[np.ndarray, "S"]
 StateFlags = Bool[np.ndarray, "S"]
 EdgeValues = Float[np.ndarray, "E"]
 EdgeActions = Float[np.ndarray, "E A"] | Int[np.ndarray, "E"]
+Indices = Int[np.ndarray, "n"]
+"""some states, edges or rows, by number"""
 TabularPolicy = Int[np.ndarray, "S"]
 """the edge taken in every state, `NO_EDGE` where there is none"""
 
 ActionBounds = tuple[Float[np.ndarray, "A"], Float[np.ndarray, "A"]]
 """least and greatest value of each action dimension"""
+Arrays = dict[str, np.ndarray]
+"""arrays by name"""
 Numbers = TypeVar("Numbers")
 Struct = TypeVar("Struct")
 
@@ -51,24 +55,36 @@ def no_progress(stage: str, done: int, total: int) -> None:
     """Ignores progress."""
 
 
+def field_values(struct: object) -> dict[str, Any]:
+    """The values of a dataclass by the names of its fields."""
+    return {field.name: getattr(struct, field.name) for field in fields(struct)}  # type: ignore[arg-type]
+
+
 def take(struct: Struct, rows: Any) -> Struct:
     """The given rows of every array of a dataclass of arrays."""
-    return type(struct)(*(getattr(struct, field.name)[rows] for field in _fields(struct)))
+    return type(struct)(*(array[rows] for array in field_values(struct).values()))
 
 
 def concat(structs: Sequence[Struct]) -> Struct:
     """Dataclasses of arrays, one after the other."""
-    parts = (np.concatenate([getattr(one, field.name) for one in structs]) for field in _fields(structs[0]))
-    return type(structs[0])(*parts)
+    parts = zip(*(field_values(struct).values() for struct in structs), strict=True)
+    return type(structs[0])(*map(np.concatenate, parts))
 
 
 def put(struct: Struct, rows: Any, others: Struct) -> Struct:
     """A copy of a dataclass of arrays in which `others` replace some rows."""
-    arrays = [getattr(struct, field.name).copy() for field in _fields(struct)]
-    for array, field in zip(arrays, _fields(struct), strict=True):
-        array[rows] = getattr(others, field.name)
-    return type(struct)(*arrays)
+    arrays = {name: array.copy() for name, array in field_values(struct).items()}
+    for name, array in field_values(others).items():
+        arrays[name][rows] = array
+    return type(struct)(**arrays)
 
 
-def _fields(struct: object) -> tuple[Any, ...]:
-    return fields(struct)  # type: ignore[arg-type]  # typing has no bound for dataclasses
+def in_batches(compute: Callable[..., Any], size: int, *arrays: np.ndarray, axis: int = 0) -> list[np.ndarray]:
+    """The results of a compiled function on batches of one or more rows, put together along `axis`.
+
+    The last batch is filled up with repeats, because every batch size would be compiled anew.
+    """
+    count = len(arrays[0])
+    batches = [np.resize(np.arange(first, min(first + size, count)), size) for first in range(0, count, size)]
+    parts = zip(*(compute(*(array[rows] for array in arrays)) for rows in batches), strict=True)
+    return [np.concatenate([np.asarray(one) for one in part], axis).take(range(count), axis) for part in parts]

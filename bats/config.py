@@ -1,217 +1,291 @@
-"""One frozen configuration for the whole flow, and the presets: ours, the paper's, a quick and a learned one."""
+"""Every setting of a run, as frozen dataclasses of plain values; `presets` composes them.
+
+Paper symbols stand in brackets. A value that breaks a rule of its type is refused when the dataclass is made, before
+any work. Nothing here needs JAX: the command line, the report and run folders read settings without it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from math import isfinite
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from bats.bounds.graph_policy import CertificateConfig
 from bats.errors import SettingError
-from bats.graph.pricing import PenaltyUnit
-from bats.metric.bisimulation import BisimulationConfig
-from bats.metric.neighbours import NeighbourConfig
-from bats.metric.scaled import MetricKind, RunMetric
-from bats.model.ensemble import PAPER, DynamicsConfig
-from bats.planning.cross_entropy import CrossEntropyConfig
-from bats.planning.planner import PlannerConfig
-from bats.policy.cloning import CloningConfig
-from bats.policy.demonstrations import RolloutConfig
-from bats.stitching.candidates import CandidateConfig
-from bats.stitching.loop import StitchConfig
-from bats.stitching.metric_refresh import RefreshConfig
 
 
-@dataclass(frozen=True)
-class ChoiceConfig:
-    """Other settings that the finished graph is solved with, to take the ones with the greatest lower bound."""
+class Rule(NamedTuple):
+    """What a value must be, besides of its type."""
 
-    penalties: tuple[float, ...] = ()
-    """penalties to try besides the one that stitching goes by, in the same unit"""
-    tolerances: tuple[float, ...] = ()
-    """largest errors of stitches to try besides the final tolerance"""
+    description: str
+    allows: Callable[[Any], bool]
+
+
+def _at_least(minimum: int) -> Rule:
+    return Rule(f"finite and at least {minimum}", lambda number: minimum <= number < inf)
+
+
+MetricKind = Literal["steps", "raw", "std", "bisimulation"]
+Planner = Literal["gauss-newton", "cross-entropy"]
+FINITE = Rule("finite", isfinite)
+Count = Annotated[int, _at_least(1)]
+CountOrZero = Annotated[int, _at_least(0)]
+NonNegative = Annotated[float, _at_least(0)]
+Positive = Annotated[float, Rule("positive", lambda number: number > 0)]
+Share = Annotated[float, Rule("a share from 0 to 1", lambda number: 0 <= number <= 1)]
+Fraction = Annotated[float, Rule("strictly between 0 and 1", lambda number: 0 < number < 1)]
+_SCALES = Rule("shares above 0 and up to 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
+_RANGE = Rule("two finite numbers, smallest first", lambda ends: len(ends) == 2 and -inf < ends[0] <= ends[1] < inf)
+
+
+class Settings:
+    """Base of the dataclasses whose values must keep the rules of their types."""
 
     def __post_init__(self) -> None:
-        if not all(penalty >= 0 and isfinite(penalty) for penalty in self.penalties):
-            raise SettingError(f"`penalties` must be finite and not negative; got {self.penalties}.")
-        if not all(tolerance > 0 for tolerance in self.tolerances):
-            raise SettingError(f"`tolerances` must be positive; got {self.tolerances}.")
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            value = getattr(self, name)
+            for description in _broken_rules(kind, value):
+                raise SettingError(f"`{name}` must be {description}; got {value!r}.")
+
+
+def _broken_rules(kind: Any, value: Any) -> Iterator[str]:
+    """The descriptions of the rules that a value breaks. A word that is no choice would act as one of the others."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        yield from (rule.description for rule in arguments[1:] if not rule.allows(value))
+    elif origin is Literal and value not in arguments:
+        yield f"one of {', '.join(arguments)}"
+    elif origin in (Union, UnionType) and value is not None:
+        yield from _broken_rules(arguments[0], value)
+    elif origin is tuple:
+        for entry in value:
+            yield from _broken_rules(arguments[0], entry)
 
 
 @dataclass(frozen=True)
-class Config:
-    """Everything that decides what becomes of a log, but for the seed."""
+class ModelConfig(Settings):
+    """How the dynamics ensemble is built and trained."""
 
-    gamma: float = 0.99
+    members: Count = 7
+    """networks trained"""
+    elites: Count = 5
+    """networks kept: those with the lowest validation error"""
+    hidden: tuple[Count, ...] = (200, 200, 200, 200)
+    """units of the hidden layers"""
+    linear: bool = True
+    """add a least-squares linear map of the inputs, so that the layers only learn what is not linear"""
+    batch_size: Count = 256
+    """rows each member sees in one update"""
+    updates: Count = 11_000
+    """updates for a short log"""
+    passes: NonNegative = 2.8
+    """passes over the rows for a long log, where these take more than `updates`"""
+    learning_rate: Annotated[Positive, FINITE] = 2e-3
+    """peak learning rate"""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """cosine: warm up, then decay to a hundredth over all updates"""
+    variance_weight: NonNegative = 0.5
+    """power of the predicted variance that weights a row's likelihood: 0 is the plain likelihood (the paper's), which
+    gives up on rows that are hard to predict, such as contacts; 1 weights rows as squared error does"""
+    weight_decay: NonNegative = 0.0
+    """L2 penalty on the weights"""
+    evaluate_every: Count | None = 500
+    """updates between two evaluations on the validation rows; none: one pass over the log"""
+    patience: Count = 20
+    """evaluations without improvement of any member before training stops"""
+    validation_measure: Literal["absolute", "squared"] = "absolute"
+    """error on the validation rows; squared errors see little but the few rows that nothing predicts well"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.elites > self.members:
+            raise SettingError(f"`elites` must not exceed the {self.members} `members`; got {self.elites}.")
+
+
+@dataclass(frozen=True)
+class CandidateConfig(Settings):
+    """Which pairs of states are candidates for a stitch."""
+
+    branching: Count | None = 1
+    """edges followed in each state, best first; none: all of them [the paper]"""
+    lengths: Literal["longest", "all"] = "longest"
+    """longest: follow each neighbour edge as far as a path may go, which leaves the planner most room; all: every
+    target on the way [the paper]"""
+    impact: Literal["advantage", "value"] = "advantage"
+    """advantage: rewards along the path count; value: V(target) > V(where the policy is by then) [the paper]"""
+    skip: CountOrZero = 3
+    """also treat the next states on the policy's own rollout as neighbours, up to this many, to shortcut slow data;
+    0: none [the paper]"""
+    per_source: Count | None = 6
+    """most candidates of one source, best first; none: all"""
+
+
+@dataclass(frozen=True)
+class NeighbourConfig(Settings):
+    """Which states are neighbours [the graph G_epsilon]."""
+
+    count: Count | None = 8
+    """nearest states taken at each scale; none: all within the radius"""
+    radius: Positive | None = None
+    """largest distance of a neighbour [epsilon]; none: no limit"""
+    scales: Annotated[tuple[float, ...], _SCALES] = (1.0, 0.1, 0.02, 0.005)
+    """shares of the states that are searched: a thinned search finds neighbours farther away"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count is None and self.radius is None:
+            raise SettingError("Neighbours need a `count` or a `radius`; got neither.")
+
+
+@dataclass(frozen=True)
+class StitchConfig(Settings):
+    """How the log is stitched."""
+
+    rounds: Count = 40
+    """rounds of solving, searching and planning [n]"""
+    recovery_rounds: CountOrZero = 10
+    """further rounds that stitch states near the policy's rollouts back to them, for a clone that drifts off"""
+    samples: Count = 4000
+    """states sampled from the policy's occupancy each round [m]"""
+    attempts: Count = 4000
+    """most candidates planned each round, the most promising ones"""
+    max_length: Count = 25
+    """most actions in a stitch [K]"""
+    half_length_every: Count | None = 4
+    """every n-th round halves the maximum length, because near contacts the model is reliable for a few steps only;
+    none: never"""
+    tolerance: Positive = 0.4
+    """largest error of an accepted stitch, in units of the metric [delta]"""
+    local_error: bool = True
+    """add the model's error on held-out rows near the plan to a stitch's error"""
+    temperature: Positive = 0.25
+    """of the Boltzmann policy that samples states, in reward [T]"""
+    neighbour_share: Share = 0.25
+    """where sampled states have fewer candidates than this share of the attempts, their neighbours are searched too:
+    two stitches may gain where neither does alone; 0: never [the paper]"""
+    dead_end_value: Annotated[float, FINITE] = 0.0
+    """value of a state whose future the log does not show"""
+    planner: Planner = "gauss-newton"
+    """cross-entropy: the paper's"""
+    every_length: bool = False
+    """plan with 1, 2, … actions until one plan is accepted [Algorithm 2]; False: with the candidate's own length"""
+    candidates: CandidateConfig = field(default_factory=CandidateConfig)
+    neighbours: NeighbourConfig = field(default_factory=NeighbourConfig)
+
+
+@dataclass(frozen=True)
+class RolloutConfig(Settings):
+    """Which rollouts of the solved graph are cloned, and how their states are weighted."""
+
+    steps: Count = 1000
+    """longest rollout"""
+    min_share: Share | None = None
+    """clone rollouts that return at least this share of the best one starting nearby; none: found from all shares"""
+    min_return: Annotated[float, FINITE] | None = None
+    """clone rollouts by this return instead, wherever they start [the paper]"""
+    recovery_share: Share = 0.5
+    """share of the weight for rollouts that begin in stitched states instead of starts"""
+    uniform_share: Share = 0.5
+    """share of the weight spread evenly over all visited states; the rest follows the number of rollouts through each
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_share is not None and self.min_return is not None:
+            raise SettingError("Give `min_share` or `min_return`, not both.")
+
+
+@dataclass(frozen=True)
+class CloningConfig(Settings):
+    """How the policy network is built and trained."""
+
+    hidden: tuple[Count, ...] = (256, 256, 256)
+    """units of the hidden layers"""
+    updates: Count = 20_000
+    """a quarter is enough for a few thousand states, not for hundreds of thousands"""
+    batch_size: Count = 512
+    """demonstrations drawn for an update"""
+    censored: bool = True
+    """an action at its bound counts as that or beyond (censored Gaussian likelihood); False: plain likelihood"""
+
+
+@dataclass(frozen=True)
+class BisimulationConfig(Settings):
+    """How the bisimulation metric is learned: for the bounds, and for stitching where `metric` is bisimulation."""
+
+    hidden: tuple[Count, ...] = (256, 128, 64)
+    """units of the encoder's hidden layers [the paper]"""
+    horizon: Count = 100
+    """steps of a rollout that a target sums before the metric's own distance stands in; 1: [the paper]"""
+    caution: Annotated[float, _at_least(1)] = 30.0
+    """weight of a distance that falls short of its target, relative to one that exceeds it"""
+    updates: Count = 5000
+    """updates of the encoder when it is learned from scratch"""
+    batch_size: Annotated[int, _at_least(2)] = 128
+    """states drawn for an update; all their pairs are fitted"""
+    refresh_rounds: Count = 10
+    """metric bisimulation: rounds of stitching between two refreshes of the metric"""
+    refresh_updates: Count = 1000
+    """metric bisimulation: updates of a refresh"""
+
+
+@dataclass(frozen=True)
+class CertificateConfig(Settings):
+    """How the policy is bounded before the verdict."""
+
+    confidence: Fraction = 0.95
+    """share of rollouts whose summed errors the bounds must cover"""
+    reward_range: Annotated[tuple[float, float], _RANGE] | None = None
+    """smallest and largest possible reward; none: the log's own"""
+
+
+@dataclass(frozen=True)
+class ChoiceConfig(Settings):
+    """Other settings to solve the finished graph with; the one with the best lower bound is taken."""
+
+    penalties: tuple[NonNegative, ...] = ()
+    """penalties to try besides the run's own, in its unit"""
+    tolerances: tuple[Positive, ...] = ()
+    """tolerances to try besides `final_tolerance`"""
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """Everything that decides what becomes of a log, except the seed."""
+
+    gamma: Fraction = 0.99
     """discount of one step"""
-    metric: RunMetric = "steps"
-    """unit of distances between states: ordinary steps, the log's own numbers (raw), or their deviations; bisimulation:
-    a learned distance that bounds differences of value and counts steps by what one is worth, so that a penalty of 1
-    step is what the theorem asks for"""
-    penalty: float = 3.0
-    """what a unit of a stitch's error costs [c], in the unit of the next setting"""
-    penalty_unit: PenaltyUnit = "step"
-    """step: the penalty counts steps of time, each worth (1 - gamma) times the range of the log's own values, so that
-    one number does for every task; reward: it is a reward as it stands"""
-    charge: Literal["during", "afterwards"] = "during"
-    """afterwards: stitch without a penalty and charge it on the finished graph, as the paper does"""
-    final_tolerance: float | None = None
-    """drop stitches with a larger error from the finished graph; None: none, or with the learned metric those that
-    have come to lie beyond the tolerance of stitching"""
-    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+    metric: MetricKind = "steps"
+    """unit of distances: ordinary steps of the log, raw numbers, standard deviations (std), or bisimulation, a learned
+    distance that bounds value differences"""
+    penalty_steps: NonNegative = 3.0
+    """penalty on a unit of a stitch's error, in steps of delay: one step costs (1 - gamma) times the range of the
+    log's own values, so that one number fits every task"""
+    penalty: NonNegative | None = None
+    """penalty on a unit of a stitch's error in reward [c], instead of `penalty_steps`"""
+    penalize_rounds: bool = True
+    """penalize stitches in every round; False: only in the finished graph [the paper]"""
+    final_tolerance: Positive | None = None
+    """drop stitches with a larger error from the finished graph; none: keep all that were accepted"""
+    model: ModelConfig = field(default_factory=ModelConfig)
     stitch: StitchConfig = field(default_factory=StitchConfig)
-    refresh: RefreshConfig = field(default_factory=RefreshConfig)
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
     cloning: CloningConfig = field(default_factory=CloningConfig)
-    certificate: CertificateConfig | None = field(default_factory=CertificateConfig)
-    """how the policy is bounded before it is said whether to deploy it; None: it is not"""
-    choice: ChoiceConfig = field(default_factory=ChoiceConfig)
-    """what else the penalty and the tolerance of the finished graph may be, if its policy is sure to be worth more"""
     bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
-    """the metric of value that these bounds rest on, and that a run with the metric bisimulation learns on the way"""
+    certificate: CertificateConfig | None = field(default_factory=CertificateConfig)
+    """none: no bounds and no verdict"""
+    choice: ChoiceConfig = field(default_factory=ChoiceConfig)
 
     def __post_init__(self) -> None:
-        if not 0 < self.gamma < 1:
-            raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {self.gamma}.")
-        if not (self.penalty >= 0 and isfinite(self.penalty)):
-            raise SettingError(f"`penalty` must be finite and not negative; got {self.penalty}.")
+        super().__post_init__()
         if self.metric == "bisimulation" and (self.choice.penalties or self.choice.tolerances):
-            raise SettingError("With the metric bisimulation there is nothing to choose: a penalty of 1 is right.")
+            raise SettingError("With the metric bisimulation there is nothing to choose: a penalty of 1 step is right.")
 
     @property
-    def kept_within(self) -> float | None:
-        """Largest error of a stitch of the finished graph; None: any that was accepted."""
+    def kept_tolerance(self) -> float | None:
+        """Largest error of a stitch in the finished graph; none: any."""
         if self.metric == "bisimulation" and self.final_tolerance is None:
+            # errors are measured anew by the last metric, so the tolerance of stitching has to be applied again
             return self.stitch.tolerance
         return self.final_tolerance
-
-
-def _paper(
-    *,
-    attempts: int,
-    rounds: int,
-    tolerance: float,
-    penalty: float,
-    metric: MetricKind,
-    neighbours: NeighbourConfig,
-    longest: int = 1,
-    final_tolerance: float | None = None,
-    temperature: float = 0.25,
-    hidden: tuple[int, ...] = PAPER.hidden,
-    steps: int = 1000,
-    least_return: float,
-    policy: tuple[int, ...] = (256, 256),
-    updates: int = 10_000,
-) -> Config:
-    """The paper's way (appendix D.1): cross-entropy planning that leaves at the first success, penalties afterwards."""
-    return Config(
-        metric=metric,
-        penalty=penalty,
-        penalty_unit="reward",
-        charge="afterwards",
-        final_tolerance=final_tolerance,
-        dynamics=replace(PAPER, hidden=hidden),
-        stitch=StitchConfig(
-            rounds=rounds,
-            rounds_beside=0,
-            short_every=None,
-            off_walks=0.0,
-            samples=attempts,
-            attempts=attempts,
-            temperature=temperature,
-            tolerance=tolerance,
-            shortest=True,
-            calibrate=False,
-            candidates=CandidateConfig(
-                longest=longest, branches=None, lengths="all", impact="value", hurry=0, per_source=6
-            ),
-            neighbours=neighbours,
-            planner=PlannerConfig(
-                method="cross-entropy", cross_entropy=CrossEntropyConfig(leave_at_success=True), fallback=False
-            ),
-        ),
-        rollouts=RolloutConfig(steps=steps, threshold=least_return, beside=0.0, even=0.0),
-        cloning=CloningConfig(hidden=policy, updates=updates, batch_size=256, cut_off=False),
-    )
-
-
-def _paper_maze(
-    *,
-    radius: float,
-    penalty: float,
-    rounds: int = 10,
-    steps: int,
-    least_return: float,
-    policy: tuple[int, ...],
-    updates: int,
-) -> Config:
-    return _paper(
-        attempts=50_000,
-        rounds=rounds,
-        tolerance=0.425,
-        penalty=penalty,
-        metric="raw",
-        neighbours=NeighbourConfig(count=None, radius=radius, scales=(1.0,)),
-        steps=steps,
-        least_return=least_return,
-        policy=policy,
-        updates=updates,
-    )
-
-
-def _paper_walker(*, penalty: float, final_tolerance: float, longest: int = 1, least_return: float) -> Config:
-    near = NeighbourConfig(count=25, radius=None, scales=(1.0,))
-    return _paper(
-        attempts=5_000,
-        rounds=40,
-        tolerance=10.0,
-        penalty=penalty,
-        metric="deviations",
-        neighbours=near,
-        longest=longest,
-        final_tolerance=final_tolerance,
-        least_return=least_return,
-    )
-
-
-PRESETS: dict[str, Config] = {
-    "default": Config(),
-    "demo": Config(
-        dynamics=DynamicsConfig(updates=4_000, members=5, elites=3),
-        stitch=StitchConfig(rounds=10, rounds_beside=2, samples=3000, attempts=3000),
-        cloning=CloningConfig(hidden=(256, 256), updates=5_000),
-        bisimulation=BisimulationConfig(updates=1_500, batch_size=64),
-    ),
-    "bisimulation": Config(metric="bisimulation", penalty=1.0, stitch=StitchConfig(tolerance=5.0)),
-    "paper-umaze": _paper_maze(
-        radius=0.225, penalty=20.0, steps=300, least_return=100.0, policy=(64, 64), updates=10_000
-    ),
-    "paper-medium": _paper_maze(
-        radius=0.225, penalty=20.0, steps=600, least_return=200.0, policy=(256, 256), updates=20_000
-    ),
-    "paper-large": _paper_maze(
-        radius=0.15, penalty=10.0, rounds=20, steps=800, least_return=300.0, policy=(256, 256, 256), updates=20_000
-    ),
-    "paper-hopper": _paper_walker(penalty=10.0, final_tolerance=2.25, least_return=1_000.0),
-    "paper-walker2d": _paper_walker(penalty=50.0, final_tolerance=0.5, least_return=1_000.0),
-    "paper-halfcheetah": _paper_walker(penalty=50.0, final_tolerance=2.0, longest=5, least_return=4_000.0),
-    "paper-mountain-car": _paper(
-        attempts=100,
-        rounds=20,
-        tolerance=0.1,
-        penalty=1.0,
-        metric="raw",
-        neighbours=NeighbourConfig(count=25, radius=None, scales=(1.0,)),
-        longest=5,
-        temperature=0.1,
-        hidden=(64, 64, 64),
-        least_return=0.0,
-    ),
-}
-
-
-def preset(name: str) -> Config:
-    """The configuration of this name."""
-    if name not in PRESETS:
-        raise SettingError(f"There is no preset called '{name}'; known are {', '.join(PRESETS)}.")
-    return PRESETS[name]

@@ -6,8 +6,6 @@ their data, their files and their settings.
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class BatsError(Exception):
     """Base of every error the package raises on purpose."""
@@ -31,24 +29,19 @@ class DataError(BatsError):
     ) -> None:
         self.expected, self.found, self.hint = expected, found, hint
         self.file, self.field, self.row = file, field, row
-        super().__init__(self._message())
-
-    def _message(self) -> str:
-        where = [f"field '{self.field}'"] if self.field is not None else []
-        where += [f"row {self.row}"] if self.row is not None else []
-        place = ": ".join(part for part in (self.file, ", ".join(where)) if part)
-        told = f"expected {self.expected}, found {self.found}."
-        return " ".join(part for part in (f"{place}: {told}" if place else told, self.hint) if part)
+        where = [] if field is None else [f"field '{field}'"]
+        where += [] if row is None else [f"row {row}"]
+        place = ": ".join(filter(None, (file, ", ".join(where))))
+        message = f"expected {expected}, found {found}."
+        super().__init__(" ".join(filter(None, (f"{place}: {message}" if place else message, hint))))
 
     def within(self, file: str) -> DataError:
         """The same complaint, with the file it came from."""
-        known: dict[str, Any] = {"field": self.field, "row": self.row, "hint": self.hint}
-        return DataError(self.expected, self.found, file=file, **known)
+        return DataError(**(vars(self) | {"file": file}))
 
     def hinted(self, hint: str) -> DataError:
         """The same complaint, with one more hint."""
-        both = " ".join(part for part in (self.hint, hint) if part)
-        return DataError(self.expected, self.found, file=self.file, field=self.field, row=self.row, hint=both)
+        return DataError(**(vars(self) | {"hint": " ".join(filter(None, (self.hint, hint)))}))
 
 
 class SettingError(BatsError, ValueError):
@@ -57,7 +50,3 @@ class SettingError(BatsError, ValueError):
 
 class OutputError(BatsError):
     """Something could not be written, or would have been overwritten."""
-
-
-class NotConvergedError(BatsError):
-    """An iteration ran out of sweeps before it could keep its promise."""

@@ -1,80 +1,48 @@
-"""What a run's certificate came to, as it is kept in the run's folder: a verdict, and bounds at the starts.
+"""A run's certificate: bounds on two policies at the starts, and the verdict, deploy or hold.
 
     certificate.json        the verdict and all numbers about the starts as a whole; it is written last
     bounds.safetensors      the bounds of both policies at every start
 
-Two policies are bounded. The clone is what is deployed, and the verdict is about it. Doing as the graph says is what
-it was cloned from: where that is bounded tightly and the clone is not, cloning is what holds a run back.
+The cloned policy is the one to deploy, and the verdict is about it. The graph's own policy is what it was cloned from:
+where that is bounded tightly and the clone is not, cloning is what holds a run back. Nothing here needs JAX.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.bounds.sandwich import ROUNDING, Bounds
-from bats.bounds.verdict import Verdict
-from bats.errors import DataError
-from bats.storage.atomic import atomic_path
-from bats.storage.json_records import from_json, plain
-from bats.storage.tensors import read_arrays, write_arrays
+from bats.bounds.sandwich import StartValue, ValueBounds
+from bats.errors import SettingError
+from bats.storage.json_records import read_record, write_record
+from bats.storage.tensors import read_struct, write_struct
 
 NAME, ARRAYS = "certificate.json", "bounds.safetensors"
+MIN_COVERAGE = 0.9
+"""share of the start weight that must lie within the log's support"""
+ROUNDING = 1e-9
+"""a gain below this, relative to the largest possible value or 1, may be rounding error"""
 _KIND = "bats-bounds"
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What a policy is worth at the starts, by their weights."""
-
-    lower: float
-    upper: float
-    width: float
-    """distance of the two as a share of the range of all values"""
-
-    @classmethod
-    def of(cls, bounds: Bounds) -> Worth:
-        return cls(bounds.start_lower, bounds.start_upper, bounds.width)
-
-
-@dataclass(frozen=True)
-class Trust:
-    """What the model's claims about its own errors were multiplied by; infinite where too little was held out."""
+class CalibrationFactors:
+    """What error estimates are multiplied by; infinite where too few rows were held out."""
 
     value: float
-    """claims about the value of where actions lead"""
+    """for the value where plans end"""
     reward: float
-    """and about what they pay"""
+    """for the rewards on the way"""
     windows: int
-    """held-out stretches that this was found with"""
+    """held-out windows that they were measured with"""
 
     @property
     def known(self) -> bool:
         return math.isfinite(self.value) and math.isfinite(self.reward)
-
-
-@dataclass(frozen=True)
-class CertificateCard:
-    """All that is said about the starts as a whole."""
-
-    verdict: Verdict
-    """of the cloned policy"""
-    graph: Worth
-    clone: Worth
-    floor: float
-    """no state can be worth less"""
-    ceiling: float
-    confidence: float
-    """share of the walks whose claims are meant to be true in sum"""
-    factors: Trust
-    """in claims about stitches"""
-    clone_factors: Trust
-    """and in those about stretches of the clone's actions"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,60 +56,120 @@ class StartBounds:
     clone_lower: Float[np.ndarray, "W"]
     clone_upper: Float[np.ndarray, "W"]
 
-    @classmethod
-    def of(cls, graph: Bounds, clone: Bounds) -> StartBounds:
-        at = graph.starts
-        return cls(at, graph.start_weights, graph.lower[at], graph.upper[at], clone.lower[at], clone.upper[at])
+
+@dataclass(frozen=True)
+class Summary:
+    """All numbers about the starts as a whole, as `certificate.json` holds them."""
+
+    reasons: tuple[str, ...]
+    """why to hold; none if there is nothing against deploying"""
+    clone: StartValue
+    graph: StartValue
+    logged_value: float
+    """discounted return of the logged behaviour from the starts"""
+    coverage: float
+    """share of the start weight within the log's support"""
+    share_on_stitches: float
+    """share of the graph policy's lower bound, counted from the floor, that rests on stitches"""
+    floor: float
+    """no value can be below this"""
+    ceiling: float
+    confidence: float
+    """share of rollouts whose summed errors the bounds cover"""
+    graph_factors: CalibrationFactors
+    clone_factors: CalibrationFactors
 
 
 @dataclass(frozen=True, eq=False)
-class Certified:
-    """The certificate of a run."""
+class Certificate(Summary):
+    """Bounds and verdict of a run."""
 
-    card: CertificateCard
     at_starts: StartBounds
 
     @property
-    def verdict(self) -> Verdict:
-        return self.card.verdict
+    def deploy(self) -> bool:
+        return not self.reasons
 
-    def gain_over(self, other: Certified) -> float | None:
-        """By how much this run's clone is sure to be better at the starts than the other's, below 0 if it is not.
+    @property
+    def verdict(self) -> str:
+        """Deploy or hold, in a sentence or two."""
+        if self.deploy:
+            return f"deploy: at {self.confidence:.0%} confidence it earns more than the log did"
+        return " ".join(("hold:", *self.reasons))
 
-        None where the starts are others: then the two have nothing in common.
+    def facts(self) -> dict[str, str]:
+        """The numbers that the verdict rests on, in words."""
+        possible = f"{self.floor:.6g} to {self.ceiling:.6g}"
+        return {
+            "lower bound": f"{self.clone.lower:.6g}",
+            "upper bound": f"{self.clone.upper:.6g}",
+            "value of the log": f"{self.logged_value:.6g} (truncated episodes continue with the worst value)",
+            "graph's own policy": f"{self.graph.lower:.6g} to {self.graph.upper:.6g}",
+            "rests on stitches": f"{self.share_on_stitches:.1%} of the graph policy's lower bound",
+            "starts within support": f"{self.coverage:.1%}",
+            "width of the bounds": f"{self.clone.width:.1%} of what rewards allow, {possible}",
+            "confidence": f"{self.confidence:.0%}",
+        }
+
+    def gain_over(self, other: Certificate) -> float | None:
+        """By how much this clone is at least better at the starts than the other's; negative if that is not certified.
+
+        None where the starts differ: then the two cannot be compared.
         """
         mine, theirs = self.at_starts, other.at_starts
         if not (np.array_equal(mine.starts, theirs.starts) and np.array_equal(mine.weights, theirs.weights)):
             return None
-        return self.card.clone.lower - other.card.clone.upper
+        return self.clone.lower - other.clone.upper
 
-    def certainly_above(self, other: Certified) -> bool:
-        """Whether it is, by more than rounding."""
+    def is_better_than(self, other: Certificate) -> bool:
+        """Whether this clone is certified to be better, by more than rounding."""
         gain = self.gain_over(other)
-        ends = (abs(end) for each in (self.card, other.card) for end in (each.floor, each.ceiling))
+        ends = (abs(end) for one in (self, other) for end in (one.floor, one.ceiling))
         return gain is not None and gain > ROUNDING * max(1.0, *ends)
 
 
-def save_certified(certified: Certified, folder: Path) -> None:
-    """Writes both files into the folder of a run, over what a killed process may have left."""
-    arrays = {each.name: getattr(certified.at_starts, each.name) for each in fields(StartBounds)}
-    write_arrays(folder / ARRAYS, _KIND, arrays, {}, overwrite=True)
-    with atomic_path(folder / NAME, overwrite=True) as temporary:
-        temporary.write_text(json.dumps(plain(certified.card), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+@dataclass(frozen=True)
+class Option:
+    """A penalty and a tolerance that the finished graph can be solved with, and its policy's lower bound."""
+
+    penalty: float
+    """in the unit of the run's own: steps, or reward"""
+    tolerance: float | None
+    stitches: int = 0
+    """within the tolerance"""
+    lower: float = -math.inf
+    """bound on the value at the starts, with the same error estimates for all options"""
 
 
-def load_certified(folder: Path) -> Certified | None:
-    """What a folder holds; None where no certificate was asked for."""
+def reasons_to_hold(clone: ValueBounds, *, logged_value: float, coverage: float) -> tuple[str, ...]:
+    """What speaks against deploying; `coverage` is the share of the start weight within the log's support."""
+    if not 0 <= coverage <= 1 + ROUNDING:
+        raise SettingError(f"`coverage` must be a share from 0 to 1; got {coverage}.")
+    lower, upper, reasons = clone.start.lower, clone.start.upper, []
+    threshold = logged_value + ROUNDING * max(1.0, abs(logged_value))
+    if not lower > threshold:
+        log = f"the value of the log, {logged_value:.4g}"
+        reasons.append(f"The policy's lower bound at the starts, {lower:.4g}, does not exceed {log}.")
+        possible = f"It may earn up to {upper:.4g}, but that is not certified."
+        impossible = f"Its upper bound, {upper:.4g}, does not exceed it either."
+        reasons.append(possible if upper > threshold else impossible)
+    if coverage < MIN_COVERAGE:
+        share = f"{coverage:.1%} of the start weight"
+        reasons.append(f"Only {share} lies within the log's support, not {MIN_COVERAGE:.0%}.")
+    return tuple(reasons)
+
+
+def save_certificate(certificate: Certificate, folder: Path) -> None:
+    """Writes both files into a folder, over what a killed process may have left."""
+    write_struct(folder / ARRAYS, _KIND, certificate.at_starts, overwrite=True)
+    summary = {name: value for name, value in vars(certificate).items() if name != "at_starts"}
+    write_record(folder / NAME, Summary(**summary))
+
+
+def load_certificate(folder: Path) -> Certificate | None:
+    """The certificate of a folder; None where none was made."""
     path = folder / NAME
     if not path.exists():
         return None
-    try:
-        card = from_json(CertificateCard, path.read_text(encoding="utf-8"), file=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("a text that can be read", str(error), file=str(path)) from error
-    arrays, _ = read_arrays(folder / ARRAYS, _KIND)
-    names = [each.name for each in fields(StartBounds)]
-    shapes = {array.shape for array in arrays.values()}
-    if sorted(arrays) != sorted(names) or len(shapes) != 1 or len(next(iter(shapes))) != 1:
-        raise DataError(f"the arrays {', '.join(names)}, of one length", ", ".join(arrays), file=str(folder / ARRAYS))
-    return Certified(card, StartBounds(**arrays))
+    at_starts, _ = read_struct(StartBounds, folder / ARRAYS, _KIND, one_length=True)
+    return Certificate(**vars(read_record(Summary, path)), at_starts=at_starts)

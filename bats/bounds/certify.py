@@ -1,141 +1,77 @@
-"""The stage of a run that says what its policy is worth at least and at most, and whether to deploy it.
+"""The stage of a run that bounds its policies and decides whether to deploy the clone.
 
-A metric of value is learned from the graph policy's own walks and calibrated (`bisimulation`). With it and the held-out
-rows the policy and its clone are bounded (`certificate`), and the verdict follows from the clone's bounds. Where a log
-is too small for that, nothing is known but what rewards allow, and that is what the certificate then says.
+A bisimulation metric is learned from the rollouts of the graph's policy and calibrated. With it and the held-out rows
+the graph's policy and its clone are bounded, and the verdict follows from the clone's bounds. Where a log is too small
+for that, the bounds are all that rewards allow, and the certificate says why.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
 
 import numpy as np
-from jaxtyping import Int
 
-from bats.arrays import Progress, TabularPolicy, no_progress
-from bats.bounds.certificate import CertificateCard, Certified, StartBounds, Trust, Worth
-from bats.bounds.error_estimates import Evidence
-from bats.bounds.graph_policy import CertificateConfig, certify
-from bats.bounds.sandwich import Bounds, Doubts, sandwich
-from bats.bounds.verdict import verdict
-from bats.config import Config
-from bats.data.dataset import Dataset
-from bats.errors import DataError, SettingError
-from bats.graph.mdp import NO_STITCH, TabularMDP
-from bats.graph.solve import logged_value
-from bats.metric.bisimulation import learn_bisimulation
-from bats.metric.calibration import calibrated
-from bats.metric.policy_steps import Transitions
-from bats.model.fit import HeldOut
+from bats.arrays import Progress, no_progress
+from bats.bounds.certificate import CalibrationFactors, Certificate, StartBounds, reasons_to_hold
+from bats.bounds.cloned_policy import bound_clone
+from bats.bounds.error_estimates import ErrorEstimator
+from bats.bounds.graph_policy import bound_graph, unknown_errors
+from bats.bounds.sandwich import ErrorBounds, ValueBounds, sandwich
+from bats.config import CertificateConfig, Config
+from bats.errors import DataError
+from bats.graph.solve import Solution
+from bats.planning.context import PlanningContext
 from bats.policy.policy import Policy
-from bats.stitching.acceptance import Learned
-
-SHARE = 0.95
-"""share of held-out pairs of states whose values the metric must bound"""
 
 
-def check_rewards(dataset: Dataset, config: CertificateConfig | None) -> None:
-    """Complains of a reward range that the log leaves: before a model is learned, not after."""
-    if config is None or config.reward_range is None:
-        return
-    (low, high), rewards = config.reward_range, dataset.rewards
-    if not (math.isfinite(low) and math.isfinite(high) and low <= rewards.min() and rewards.max() <= high):
-        raise SettingError(
-            f"`certificate.reward_range` must hold all logged rewards, {rewards.min():g} to {rewards.max():g}; "
-            f"got {low:g} to {high:g}."
-        )
-
-
-def certified(
-    dataset: Dataset,
-    mdp: TabularMDP,
-    choice: TabularPolicy,
+def certify(
+    solution: Solution,
     clone: Policy,
-    *,
-    learned: Learned,
-    held_out: HeldOut,
+    context: PlanningContext,
     config: Config,
+    *,
+    logged_value: float,
     seed: int,
     progress: Progress = no_progress,
-) -> Certified:
-    """Bounds the graph's policy and its clone, and judges the clone. The graph's own penalties play no part in it."""
-    asked = CertificateConfig() if config.certificate is None else config.certificate
-    uncharged = replace(mdp, penalty=0.0)
+) -> Certificate:
+    """Bounds the graph's policy and its clone; plans are relied on within the tolerance of stitches.
+
+    Deploy if the clone's lower bound exceeds the logged value and the starts lie within the log's support. Why nothing
+    could be bounded, where that is so, is the first reason to hold.
+    """
+    mdp, settings = solution.mdp, config.certificate or CertificateConfig()
     unknown: tuple[str, ...] = ()
     try:
-        evidence = gather_evidence(uncharged, choice, learned, held_out, config, seed=seed, progress=progress)
-        progress("bounding the policy", 0, 1)
-        found = certify(uncharged, choice, clone, evidence, asked, seed=seed)
-        progress("bounding the policy", 1, 1)
-        graph, cloned = found.graph, found.clone
-        factors, clone_factors = (Trust(**asdict(each)) for each in (found.factors, found.clone_factors))
+        estimator = ErrorEstimator.of(solution, context, config, seed=seed, progress=progress)
+        progress("bounding the policy", 0, 2)
+        graph, graph_factors = bound_graph(solution, estimator)
+        progress("bounding the policy", 1, 2)
+        cloned, clone_factors = bound_clone(solution, clone, estimator, floor=graph.floor, ceiling=graph.ceiling)
+        progress("bounding the policy", 2, 2)
         if not clone_factors.known:
-            unknown = (_too_few(clone_factors.windows, asked.confidence),)
+            few = f"Only {clone_factors.windows:,} windows of held-out rows could be compared with the model"
+            unknown = (f"{few}, too few for {settings.confidence:.0%} confidence over an episode.",)
     except DataError as error:
-        graph, cloned = nothing_known(uncharged, choice, asked)
-        factors = clone_factors = Trust(math.inf, math.inf, 0)
-        unknown = (f"It takes {error.expected} to bound the policy's value; found: {error.found}.",)
-    within = clone.strangeness(mdp.states[mdp.starts]) <= 1
-    said = verdict(
-        cloned,
-        logged_value=logged_value(dataset, gamma=mdp.gamma, dead_end_value=cloned.floor),
-        coverage=float(mdp.start_weights @ within),
+        # no stitch is trusted, and of the clone only what rewards allow is known
+        graph = sandwich(mdp, ErrorBounds(*unknown_errors(mdp), settings.reward_range), solution.policy)
+        lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
+        cloned = ValueBounds(lower, upper, graph.floor, graph.ceiling, mdp.starts, mdp.start_weights)
+        graph_factors = clone_factors = CalibrationFactors(math.inf, math.inf, 0)
+        unknown = (f"Bounding the policy needs {error.expected}; found {error.found}.",)
+    at = mdp.starts
+    coverage = float(mdp.start_weights @ (clone.support_distance(mdp.states[at]) <= 1))
+    ends = (values[at] for values in (graph.lower, graph.upper, cloned.lower, cloned.upper))
+    return Certificate(
+        reasons=(*unknown, *reasons_to_hold(cloned, logged_value=logged_value, coverage=coverage)),
+        clone=cloned.start,
+        graph=graph.start,
+        logged_value=logged_value,
+        coverage=min(coverage, 1.0),
         share_on_stitches=graph.share_on_stitches,
-        unknown=unknown,
-    )
-    card = CertificateCard(
-        verdict=said,
-        graph=Worth.of(graph),
-        clone=Worth.of(cloned),
-        floor=cloned.floor,
-        ceiling=cloned.ceiling,
-        confidence=asked.confidence,
-        factors=factors,
+        floor=graph.floor,
+        ceiling=graph.ceiling,
+        confidence=settings.confidence,
+        graph_factors=graph_factors,
         clone_factors=clone_factors,
-    )
-    return Certified(card, StartBounds.of(graph, cloned))
-
-
-def gather_evidence(
-    mdp: TabularMDP,
-    choice: TabularPolicy,
-    learned: Learned,
-    held_out: HeldOut,
-    config: Config,
-    *,
-    seed: int,
-    first_states: Int[np.ndarray, "n"] | None = None,
-    progress: Progress = no_progress,
-) -> Evidence:
-    """What bounds rest on, the metric of the policy's value included, on its way from the first states or the starts.
-
-    `DataError` where there is too little to learn that from.
-    """
-    steps = Transitions.of(
-        mdp,
-        choice,
-        from_states=mdp.starts if first_states is None else first_states,
-        dead_end_value=config.stitch.dead_end_value,
-    )
-    metric = learn_bisimulation(steps, config.bisimulation, gamma=mdp.gamma, seed=seed, progress=progress)
-    metric = calibrated(metric, steps, steps.values(), share=SHARE, seed=seed)
-    planner, tolerance = config.stitch.planner, config.stitch.tolerance
-    return Evidence.of(learned, held_out, metric, quantile=planner.quantile, tolerance=tolerance)
-
-
-def nothing_known(mdp: TabularMDP, choice: TabularPolicy, config: CertificateConfig) -> tuple[Bounds, Bounds]:
-    """Bounds that trust no stitch, and none for the clone but what rewards allow."""
-    length = np.bincount(mdp.stitch[mdp.stitch != NO_STITCH], minlength=mdp.stitch_count)
-    any_reward = np.full((mdp.stitch_count, int(length.max(initial=1)), 2), [-np.inf, np.inf])
-    doubts = Doubts(np.full(mdp.stitch_count, np.inf), any_reward, reward_range=config.reward_range)
-    graph = sandwich(mdp, doubts, policy=choice)
-    lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
-    return graph, replace(graph, lower=lower, upper=upper)
-
-
-def _too_few(windows: int, confidence: float) -> str:
-    return (
-        f"Only {windows:,} stretches of held-out rows could be held against the model, too few to be right with "
-        f"{confidence:.0%} all along an episode."
+        at_starts=StartBounds(at, mdp.start_weights, *ends),
     )

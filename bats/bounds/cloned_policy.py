@@ -1,250 +1,317 @@
-"""Bounds on a policy that acts everywhere, by following it in the model for as long as the model is good for.
+"""Bounds on the cloned policy, which acts everywhere, by rolling it out in the model while the model is reliable.
 
-From each of many states the policy acts in the model, until its claimed error would reach the tolerance of stitches.
-Where it comes to be it is followed again, as often as counts, or other ones of these states are near, and from there it
-is known how it goes on. So its value is that of a chain: after k steps from s,
+From each of many states the policy acts in the model until its estimated error would reach the tolerance of stitches.
+There the rollout is restarted, or continued from a nearby state whose value is bounded as well. So the values satisfy
 
-    V(s) >= what they earn at least + gamma^k ( V(t) - d(end, t) - reach )      for every state t near the end
+    V(s) >= discounted reward of the rollout - its error + gamma^k ( V(t) - d(end, t) - end error )
 
-where d is the metric of value and reach how far by it the stretch may truly end from where the model says. The best of
-all t is taken, and the same for the upper bound. Where a stretch ends in a place that is strange to the log and to
-the graph, nothing is known.
+for every state t near the end, where d is the bisimulation metric. The best t counts, and upper bounds are analogous.
+Where a rollout ends out of the log's and the graph's support, nothing is known.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from functools import partial
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from scipy.spatial import cKDTree
 
-from bats.bounds.error_calibration import Stakes
-from bats.bounds.error_estimates import Evidence, Factors
-from bats.model.ensemble import Dynamics, Predictor, one_hot
+from bats.arrays import Metric, concat, in_batches
+from bats.bounds.certificate import CalibrationFactors
+from bats.bounds.error_calibration import MIN_FACTOR, DiscountedErrors, calibration_factors, discounted_errors
+from bats.bounds.error_estimates import ErrorEstimator, disagreement
+from bats.bounds.graph_policy import NEGLIGIBLE, ROLLOUTS, relevant_steps
+from bats.bounds.sandwich import ValueBounds
+from bats.graph.rollouts import reachable
+from bats.graph.solve import Solution
+from bats.model.ensemble import Dynamics
+from bats.networks.mlp import MLP
+from bats.planning.planner import QUANTILE
 from bats.policy.policy import Policy
 from bats.stitching.acceptance import LIKELY
+from bats.streams import Stream, generator
 
+STEPS = 20
+"""most actions of one rollout"""
+ANCHORS = 8000
+"""states that the clone is rolled out from: the starts, others that the graph's policy visits, and about as many where
+its own rollouts end"""
 NEAREST = 16
-"""states near the end of a stretch that it may go on from"""
-STRETCH = 1.25
-"""what claims that were refuted are multiplied by, again and again"""
+"""states near a rollout's end that it may be continued from"""
+INFLATION = 1.25
+"""what inconsistent distances are multiplied by, again and again"""
 ROUNDING = 1e-9
-"""bounds that change by less than this share of all that is possible have settled"""
+"""bounds that change by less, relative to the possible range, have converged"""
+BATCH = 256
+"""rollouts made together"""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRollouts:
+    """Rollouts of the clone in the model, each for as long as the model is reliable."""
+
+    start: Float[np.ndarray, "n D"]
+    """first state"""
+    end: Float[np.ndarray, "n D"]
+    """end state, mean over the members"""
+    length: Int[np.ndarray, "n"]
+    end_error: Float[np.ndarray, "n"]
+    """estimated, in the metric that stitches are accepted by"""
+    value_error: Float[np.ndarray, "n"]
+    """estimated value difference at the end"""
+    discount: Float[np.ndarray, "n"]
+    """of what comes after"""
+    terminated: Bool[np.ndarray, "n"]
+    reward: Float[np.ndarray, "n"]
+    """discounted sum"""
+    reward_error: Float[np.ndarray, "n"]
+    """estimated, of that sum"""
+
+
+def bound_clone(
+    solution: Solution, clone: Policy, estimator: ErrorEstimator, *, floor: float, ceiling: float
+) -> tuple[ValueBounds, CalibrationFactors]:
+    """Bounds on the clone; they are known where it was rolled out from, elsewhere they are floor and ceiling."""
+    mdp, rng = solution.mdp, generator(estimator.seed, Stream.CLONE_ROLLOUTS)
+    others = np.setdiff1d(reachable(mdp, solution.policy, mdp.starts), mdp.starts)
+    room = max(ANCHORS - len(mdp.starts), 0)
+    anchors = np.concatenate([mdp.starts, others if len(others) <= room else rng.choice(others, room, replace=False)])
+    # some rollouts from the starts are restarted where they end, until little value is left
+    restarted = np.arange(len(mdp.starts))
+    room = math.ceil(ANCHORS * STEPS / relevant_steps(mdp.gamma))
+    if len(restarted) > room:
+        restarted = np.sort(rng.choice(restarted, room, replace=False))
+    rollouts = roll_out_and_restart(clone, mdp.states[anchors], restarted, estimator, gamma=mdp.gamma)
+    near, distance = _nearest_starts(rollouts, len(anchors), estimator.context.metric)
+    first = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
+    factors = calibration_factors(estimator, rollouts.length, _chain_errors(rollouts, near, first))
+    chain = _chained(rollouts, near, distance, clone, estimator, factors)
+    lower, upper = np.full((2, mdp.state_count), [[floor], [ceiling]])
+    bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
+    lower[anchors], upper[anchors] = (bound[: len(anchors)] for bound in bounds)
+    return ValueBounds(lower, upper, floor, ceiling, mdp.starts, mdp.start_weights), factors
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Stretches of a policy's actions from some states, each ending near others of them."""
+    """Rollouts from some states, each continued from others of these states."""
 
     near: Int[np.ndarray, "n N"]
-    """states near the end of each stretch"""
-    apart: Float[np.ndarray, "n N"]
-    """how much the value may differ between the end and each of them; infinite where nothing is known"""
+    """states near each rollout's end"""
+    distance: Float[np.ndarray, "n N"]
+    """largest value difference between the end and each of them; infinite where nothing is known"""
     discount: Float[np.ndarray, "n"]
-    """of what comes after; 0 where the stretch ends the episode"""
+    """of what comes after; 0 where the rollout terminated"""
     reward: Float[np.ndarray, "n 2"]
-    """the least and greatest that each may earn, discounted"""
+    """smallest and largest discounted reward of each"""
 
     def bounds(
         self, floor: float, ceiling: float, *, margin: float = 1.0
     ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-        """What the policy is worth at least and at most in each state.
+        """The lower and upper bound of each state.
 
-        By one neighbour a state may be worth more than another allows. That refutes the claims about how values differ;
-        they are stretched until nothing does any longer, and then by the margin, since not to be refuted is little.
+        One neighbour may imply a larger value than another allows, which refutes the distances. They are inflated until
+        the bounds are consistent, and then once more by `margin`: consistency alone is weak evidence.
         """
-        stretch, least = 1.0, ROUNDING * (ceiling - floor)
-        while self._stretched(stretch, least).is_refuted(floor, ceiling):
-            stretch *= STRETCH
-        return self._stretched(stretch if stretch == 1 else margin * stretch, least)._settled(floor, ceiling)
+        factor = 1.0
+        lower, upper = self._fixed_point(floor, ceiling, factor)
+        while np.any(lower > upper + ROUNDING * (ceiling - floor)):
+            factor *= INFLATION
+            lower, upper = self._fixed_point(floor, ceiling, factor)
+        return (lower, upper) if factor == 1 else self._fixed_point(floor, ceiling, margin * factor)
 
-    def is_refuted(self, floor: float, ceiling: float) -> bool:
-        """Whether any state is claimed to be worth more at least than at most."""
-        lower, upper = self._settled(floor, ceiling)
-        return bool(np.any(lower > upper + ROUNDING * (ceiling - floor)))
-
-    def _stretched(self, stretch: float, least: float) -> Chain:
-        """With claims so many times as large; those of no difference grow from the least, so that all do in time."""
-        return replace(self, apart=stretch * self.apart + (stretch - 1) * least)
-
-    def _settled(self, floor: float, ceiling: float) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    def _fixed_point(
+        self, floor: float, ceiling: float, factor: float
+    ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+        """The bounds with all distances inflated by a factor."""
         possible = ceiling - floor
-        apart = np.minimum(self.apart, possible)
+        # distances of 0 grow from the smallest one that counts, so that all become consistent in the end
+        distance = np.minimum(factor * self.distance + (factor - 1) * (ROUNDING * possible), possible)
         low, high = np.nan_to_num(self.reward, posinf=2 * possible + ceiling, neginf=floor - 2 * possible).T
         lower, upper = np.full((2, len(low)), [[floor], [ceiling]])
         change = math.inf
         while change > ROUNDING * possible:
             before = lower, upper
-            lower = np.clip(low + self.discount * (lower[self.near] - apart).max(axis=1), floor, ceiling)
-            upper = np.clip(high + self.discount * (upper[self.near] + apart).min(axis=1), floor, ceiling)
+            lower = np.clip(low + self.discount * (lower[self.near] - distance).max(axis=1), floor, ceiling)
+            upper = np.clip(high + self.discount * (upper[self.near] + distance).min(axis=1), floor, ceiling)
             change = max(float(np.abs(new - old).max()) for new, old in zip((lower, upper), before, strict=True))
         return lower, upper
 
 
-@dataclass(frozen=True, eq=False)
-class Followed:
-    """What a policy does in the model from some states, for as long as the model's word is good."""
-
-    place: Float[np.ndarray, "n D"]
-    """where each comes to be, in the mean of the members"""
-    length: Int[np.ndarray, "n"]
-    landing: Float[np.ndarray, "n"]
-    """how far from there it may be, by the model's claim"""
-    value: Float[np.ndarray, "n"]
-    """how much the value may differ from there"""
-    discount: Float[np.ndarray, "n"]
-    """of what is there"""
-    over: Bool[np.ndarray, "n"]
-    """whether the episode has ended there, so that nothing comes after"""
-    earned: Float[np.ndarray, "n"]
-    """on the way, discounted"""
-    off: Float[np.ndarray, "n"]
-    """how much more or less that may be"""
-
-
-def follow(
-    policy: Policy, states: Float[np.ndarray, "n D"], evidence: Evidence, *, gamma: float, steps: int
-) -> Followed:
-    """Lets the policy act in the model from every state, each member going its own way.
-
-    A stretch ends after so many steps, with the episode, or before the step with which its claimed error would reach
-    the tolerance; one step is always made.
-    """
-    here = np.repeat(states[None].astype(np.float32), evidence.learned.dynamics.member_count, axis=0)
-    weight, running = np.ones(len(states)), np.ones(len(states), dtype=bool)
-    earned, off, added, added_value, landing, value = np.zeros((6, len(states)))
-    length, over = np.zeros(len(states), dtype=np.int64), np.zeros(len(states), dtype=bool)
-    for step in range(steps):
-        if not running.any():
-            break
-        acted_in = np.asarray(evidence.learned.metric.embed(here.mean(axis=0)))
-        after, paid, ends = _stepped(evidence.learned.dynamics, policy, here)
-        place, fares, claimed = evidence.one_step(acted_in, np.abs(paid - paid.mean(axis=0)).max(axis=0))
-        apart, apart_value = evidence.apart(after, after.mean(axis=0))
-        running &= (apart + added + place < evidence.tolerance) | (step == 0)
-        added, added_value = added + running * place, added_value + running * fares
-        landing = np.where(running, apart + added, landing)
-        value = np.where(running, np.maximum(apart_value + added_value, evidence.least), value)
-        earned += running * weight * paid.mean(axis=0)
-        off += running * weight * claimed
-        here = np.where(running[:, None], after, here)
-        length += running
-        weight = np.where(running, gamma * weight, weight)
-        over |= running & ends
-        running &= ~ends
-    return Followed(here.mean(axis=0), length, landing, value, weight, over, earned, off)
-
-
-def follow_on(
-    policy: Policy,
-    known: Float[np.ndarray, "n D"],
-    walkers: Int[np.ndarray, "w"],
-    evidence: Evidence,
+def roll_out_and_restart(
+    clone: Policy,
+    anchors: Float[np.ndarray, "n D"],
+    restarted: Int[np.ndarray, "w"],
+    estimator: ErrorEstimator,
     *,
     gamma: float,
-    steps: int,
-    counting: int,
-    most: int,
-) -> tuple[Float[np.ndarray, "m D"], Followed]:
-    """Follows the policy from known states, and some walkers on from where they came to be, for as long as counts.
+) -> ModelRollouts:
+    """Rolls the clone out from the anchors, and again from where some of these rollouts end.
 
-    The states are the known ones and then, turn by turn, where walkers have ended a stretch, at most about so many. A
-    walker whose episode is over, who is strange to the log or whom the model hardly dares to follow goes no farther.
+    The rollouts are those from the anchors and then, turn by turn, those that were restarted, about as many at most.
+    A rollout that terminated, left the support, or is not reliable for even one step is not restarted.
     """
-    turn = follow(policy, known, evidence, gamma=gamma, steps=steps)
-    states, stretches = [known], [turn]
-    at, made = walkers, turn.length[walkers]
+    turn = roll_out_clone(clone, anchors, estimator, gamma=gamma)
+    turns, restarts = [turn], 0
+    row, steps = restarted, turn.length[restarted]
     while True:
-        goes_on = ~turn.over[at] & (turn.landing[at] < evidence.tolerance) & (made < counting)
-        at, made = at[goes_on], made[goes_on]
-        familiar = policy.strangeness(turn.place[at]) <= 1
-        at, made = at[familiar], made[familiar]
-        if len(at) == 0 or sum(map(len, states[1:])) >= most:
-            break
-        states.append(turn.place[at])
-        turn = follow(policy, states[-1], evidence, gamma=gamma, steps=steps)
-        stretches.append(turn)
-        at, made = np.arange(len(at)), made + turn.length
-    parts = (np.concatenate([getattr(each, part.name) for each in stretches]) for part in fields(Followed))
-    return np.concatenate(states), Followed(*parts)
+        continues = ~turn.terminated[row] & (turn.end_error[row] < estimator.tolerance)
+        continues &= steps < relevant_steps(gamma)
+        row, steps = row[continues], steps[continues]
+        supported = clone.support_distance(turn.end[row]) <= 1
+        row, steps = row[supported], steps[supported]
+        if len(row) == 0 or restarts >= ANCHORS:
+            return concat(turns)
+        turn = roll_out_clone(clone, turn.end[row], estimator, gamma=gamma)
+        turns.append(turn)
+        restarts += len(row)
+        row, steps = np.arange(len(row)), steps + turn.length
 
 
-@dataclass(frozen=True, eq=False)
-class Links:
-    """Which of the states that a policy was followed from lie near the ends of its stretches."""
+def roll_out_clone(
+    clone: Policy, states: Float[np.ndarray, "n D"], estimator: ErrorEstimator, *, gamma: float, steps: int = STEPS
+) -> ModelRollouts:
+    """Rolls the clone out in the model from every state, each member from its own states.
 
-    near: Int[np.ndarray, "n N"]
-    """nearest first"""
-    distance: Float[np.ndarray, "n"]
-    """to the nearest that is known, in the metric that stitches are judged by"""
+    A rollout ends after `steps` steps, with a termination, or before the step with which its estimated end error would
+    reach the tolerance; one step is always made.
+    """
+    dynamics, metric = estimator.context.dynamics, estimator.context.metric
+    simulate = partial(_simulate, dynamics, _Actor.of(clone), metric, steps)
+    # of each step, by rollout
+    visited, end_errors, rewards, disagreements, ends = in_batches(simulate, BATCH, states.astype(np.float32), axis=1)
+
+    # the rollout has made all its steps; now find how many of them are reliable
+    before = np.concatenate([states[None].astype(np.float32), visited.mean(axis=2)[:-1]])
+    local = estimator.local.near(np.asarray(metric.embed(before)).reshape(before.shape[0] * before.shape[1], -1))
+    local = local.reshape(steps, len(states), 3)
+    end_error = end_errors + np.cumsum(local[..., 0], axis=0)
+    reliable = (end_error < estimator.tolerance) | (np.arange(steps) == 0)[:, None]
+    running = np.logical_and.accumulate(reliable, axis=0)
+    running[1:] &= ~np.logical_or.accumulate(ends, axis=0)[:-1]
+    length = running.sum(axis=0)
+
+    last, row = length - 1, np.arange(len(states))
+    members = np.moveaxis(visited[last, row], 1, 0)
+    end = members.mean(axis=0)
+    value_error = disagreement(members, end, estimator.value_metric) + np.cumsum(local[..., 1], axis=0)[last, row]
+    weight = running * gamma ** np.arange(steps)[:, None]
+    reward_errors = np.maximum(disagreements + local[..., 2], estimator.resolution)
+    return ModelRollouts(
+        start=states,
+        end=end,
+        length=length,
+        end_error=end_error[last, row],
+        value_error=np.maximum(value_error, estimator.resolution),
+        discount=gamma**length,
+        terminated=ends[last, row],
+        reward=(weight * rewards).sum(axis=0),
+        reward_error=(weight * reward_errors).sum(axis=0),
+    )
+
+
+class _Actor(eqx.Module):
+    """The cloned policy on the device."""
+
+    network: MLP
+    mean: Float[Array, "D"]
+    std: Float[Array, "D"]
+    low: Float[Array, "A"]
+    high: Float[Array, "A"]
+    action_count: int | None = eqx.field(static=True)
 
     @classmethod
-    def of(cls, stretches: Followed, states: Float[np.ndarray, "n D"], evidence: Evidence, *, known: int) -> Links:
-        """The first states are those that are known; where the others lie is the model's word."""
-        places, ends = (np.asarray(evidence.learned.metric.embed(each)) for each in (states, stretches.place))
-        ranks = np.arange(1, min(NEAREST, len(states)) + 1)
-        _, near = cKDTree(places).query(ends, k=ranks, workers=-1)
-        distance, _ = cKDTree(places[:known]).query(ends, workers=-1)
-        return cls(near, distance)
+    def of(cls, policy: Policy) -> _Actor:
+        numbers = policy.mean, policy.std, policy.low, policy.high
+        weights, biases = (tuple(map(jnp.asarray, part)) for part in (policy.weights, policy.biases))
+        mean, std, low, high = (jnp.asarray(array, jnp.float32) for array in numbers)
+        return cls(MLP(weights, biases), mean, std, low, high, policy.action_count)
 
-    def stakes(self, stretches: Followed, first: Int[np.ndarray, "w"], *, least: float) -> Stakes:
-        """What rests on the claims of the stretches from some states, as long as more than a share is to come."""
-        walker, plan, value, reward = [], [], [], []
-        alive, here, weight = np.arange(len(first)), first, np.ones(len(first))
-        while len(alive):
-            walker.append(alive)
-            plan.append(here)
-            reward.append(weight * stretches.off[here])
-            weight = weight * stretches.discount[here]
-            value.append(weight * stretches.value[here])
-            goes_on = ~stretches.over[here] & (weight > least)
-            alive, here, weight = alive[goes_on], self.near[here[goes_on], 0], weight[goes_on]
-        return Stakes.of_plans(*map(np.concatenate, (walker, plan, value, reward)), walks=len(first))
+    def act(self, states: Float[Array, "M B D"]) -> Float[Array, "M B A"]:
+        """The policy's deterministic actions, as the dynamics take them."""
+        outputs = self.network((states - self.mean) / self.std)
+        if self.action_count is not None:
+            return jax.nn.one_hot(outputs.argmax(axis=-1), self.action_count)
+        mean = jnp.split(outputs, 2, axis=-1)[0]
+        return jnp.clip((self.high + self.low) / 2 + (self.high - self.low) / 2 * mean, self.low, self.high)
 
 
-def joined(
-    stretches: Followed,
-    links: Links,
-    policy: Policy,
-    states: Float[np.ndarray, "n D"],
-    evidence: Evidence,
-    factors: Factors,
+@eqx.filter_jit
+def _simulate(
+    dynamics: Dynamics, actor: _Actor, metric: Metric, steps: int, start: Float[Array | np.ndarray, "B D"]
+) -> tuple[Array, ...]:
+    """Of each step: the members' states after it, their end error, the mean reward, the members' largest disagreement
+    about it, and whether it terminates."""
+
+    def step(states: Float[Array, "M B D"], _: None) -> tuple[Array, tuple[Array, ...]]:
+        actions = actor.act(states)
+        after = states + dynamics.delta(states, actions)[0]
+        ends = dynamics.termination(states, actions, after).mean(axis=0) > LIKELY
+        # a termination's reward is not earned in part before it
+        continuing = dynamics.continuing_reward(states, actions, after)
+        reward = jnp.where(ends, dynamics.reward(states, actions, after), continuing)
+        mean = reward.mean(axis=0)
+        distance = jnp.linalg.norm(metric.embed(after) - metric.embed(after.mean(axis=0)), axis=-1)
+        error = jnp.quantile(distance, QUANTILE, axis=0)
+        return after, (jnp.moveaxis(after, 0, 1), error, mean, jnp.abs(reward - mean).max(axis=0), ends)
+
+    members = jnp.broadcast_to(start, (dynamics.member_count, *start.shape))
+    return jax.lax.scan(step, members, None, length=steps)[1]
+
+
+def _nearest_starts(
+    rollouts: ModelRollouts, anchors: int, metric: Metric
+) -> tuple[Int[np.ndarray, "n N"], Float[np.ndarray, "n"]]:
+    """The starts nearest to each end, and the distance to the nearest anchor; the other starts are only predicted."""
+    points, queries = np.asarray(metric.embed(rollouts.start)), np.asarray(metric.embed(rollouts.end))
+    _, near = cKDTree(points).query(queries, k=np.arange(1, min(NEAREST, len(points)) + 1), workers=-1)
+    distance, _ = cKDTree(points[:anchors]).query(queries, workers=-1)
+    return near, distance
+
+
+def _chain_errors(
+    rollouts: ModelRollouts, near: Int[np.ndarray, "n N"], first: Int[np.ndarray, "w"]
+) -> DiscountedErrors:
+    """The errors that add up along chained rollouts from some states, until a negligible share of value is left."""
+    plans = []
+    alive, state, weight = np.arange(len(first)), first, np.ones(len(first))
+    while len(alive):
+        reward = weight * rollouts.reward_error[state]
+        weight = weight * rollouts.discount[state]
+        plans.append((alive, state, weight * rollouts.value_error[state], reward))
+        continues = ~rollouts.terminated[state] & (weight > NEGLIGIBLE)
+        alive, state, weight = alive[continues], near[state[continues], 0], weight[continues]
+    return discounted_errors(*map(np.concatenate, zip(*plans, strict=True)), rollouts=len(first))
+
+
+def _chained(
+    rollouts: ModelRollouts,
+    near: Int[np.ndarray, "n N"],
+    anchor_distance: Float[np.ndarray, "n"],
+    clone: Policy,
+    estimator: ErrorEstimator,
+    factors: CalibrationFactors,
 ) -> Chain:
-    """The stretches as a chain: each goes on from the states nearest to its end, if its claims times the factors hold.
-
-    Nothing is known where the end is strange to the log and the known states, or where even one step claims too much.
-    """
-    spread = unsure = np.full(len(states), np.inf)
-    apart = np.full(links.near.shape, np.inf)
-    if math.isfinite(factors.value):
-        spread = factors.reward * stretches.off
-        familiar = (policy.strangeness(stretches.place) <= 1) | (links.distance <= policy.usual_distance)
-        # nobody goes on from an end, so it may lie where the log shows nothing
-        known = (familiar | stretches.over) & (stretches.landing < evidence.tolerance)
-        value = evidence.value_metric.embed
-        fares, ends = np.asarray(value(states.astype(np.float32))), np.asarray(value(stretches.place))
-        beside = np.linalg.norm(fares[links.near] - ends[:, None], axis=2)
-        unsure = np.where(known, factors.value * stretches.value, np.inf)
-        apart[known] = beside[known] + unsure[known, None]
-    # an end that is not one after all is worth as much more or less as the value may differ there
-    spread = spread + np.where(stretches.over, stretches.discount * unsure, 0.0)
-    reward = stretches.earned[:, None] + np.stack([-spread, spread], axis=-1)
-    return Chain(links.near, apart, np.where(stretches.over, 0.0, stretches.discount), reward)
-
-
-def _stepped(
-    dynamics: Predictor, policy: Policy, here: Float[np.ndarray, "M n D"]
-) -> tuple[Float[np.ndarray, "M n D"], Float[np.ndarray, "M n"], Bool[np.ndarray, "n"]]:
-    """Where the policy's action leads by each member, what it pays, and whether they think that it ends the task."""
-    actions = one_hot(policy.predict(here.reshape(-1, here.shape[2])), dynamics.action_count)
-    before, acted = jnp.asarray(here), jnp.asarray(actions.reshape(*here.shape[:2], -1), jnp.float32)
-    after = before + dynamics.change(before, acted)[0]
-    paid = np.asarray(dynamics.reward(before, acted, after))
-    if not isinstance(dynamics, Dynamics):
-        return np.asarray(after), paid, np.zeros(here.shape[1], dtype=bool)
-    ends = np.asarray(dynamics.termination(before, acted, after)).mean(axis=0) > LIKELY
-    going_on = np.asarray(dynamics.reward_going_on(before, acted, after))  # an end's pay is not paid in part before it
-    return np.asarray(after), np.where(ends, paid, going_on), ends
+    """The rollouts as a chain, if their error estimates times the factors hold."""
+    reward_error = value_error = np.full(len(near), np.inf)
+    distance = np.full(near.shape, np.inf)
+    if factors.known:
+        reward_error = factors.reward * rollouts.reward_error
+        supported = (clone.support_distance(rollouts.end) <= 1) | (anchor_distance <= clone.support_limit)
+        # nothing continues from a termination, so it may lie where the log shows nothing
+        known = (supported | rollouts.terminated) & (rollouts.end_error < estimator.tolerance)
+        embed = estimator.value_metric.embed
+        points, ends = np.asarray(embed(rollouts.start.astype(np.float32))), np.asarray(embed(rollouts.end))
+        to_neighbours = np.linalg.norm(points[near] - ends[:, None], axis=2)
+        value_error = np.where(known, factors.value * rollouts.value_error, np.inf)
+        distance[known] = to_neighbours[known] + value_error[known, None]
+    # a termination that is none after all may be worth as much more or less as values differ there
+    spread = reward_error + np.where(rollouts.terminated, rollouts.discount * value_error, 0.0)
+    reward = rollouts.reward[:, None] + np.stack([-spread, spread], axis=-1)
+    return Chain(near, distance, np.where(rollouts.terminated, 0.0, rollouts.discount), reward)

@@ -1,137 +1,131 @@
-"""What speaks for and against the model's word: its members' disagreement, and rows that it never saw.
+"""Estimates of the model's error along a plan, from its members' disagreement and from rows that it never saw.
 
-A claim is what the model says of its own error, of where actions lead and of what they pay: how far some share of the
-members keep, and how wrong it usually was on held-out rows near the way, added up over the steps. It is made twice, in
-the metric that stitches are judged by and in the metric of value, where it says how much the value may differ. Claims
-times a factor (`reliability`) are taken for true.
+An estimate adds up two parts: how far most members end from where the plan should end, and how wrong the model usually
+is on held-out rows near the plan, summed over its steps. It is made in the metric that stitches are accepted by, in
+units of value (by a bisimulation metric), and for the rewards. Estimates times calibration factors
+(`error_calibration`) are taken as bounds on the error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.spatial import cKDTree
 
-from bats.arrays import Metric
-from bats.model.fit import HeldOut
-from bats.model.local_error import LocalError
-from bats.planning.planner import error_of
-from bats.stitching.acceptance import Learned
+from bats.arrays import Metric, Progress, no_progress
+from bats.config import CertificateConfig, Config
+from bats.graph.solve import Solution
+from bats.metric.bisimulation import learn_bisimulation
+from bats.metric.calibration import calibrate
+from bats.metric.policy_steps import PolicySteps
+from bats.model.held_out import HeldOut, LocalErrors, prediction_errors
+from bats.planning.context import PlanningContext
+from bats.planning.planner import end_error
 
+SHARE = 0.95
+"""share of held-out pairs of states whose value difference the metric must bound"""
 RESOLUTION = 1e-3
-"""claims below this share of the log's range of rewards count as this"""
-
-
-@dataclass(frozen=True)
-class Factors:
-    """What the claims of plans are multiplied by to be trusted."""
-
-    value: float
-    """those about what the value is where they end"""
-    reward: float
-    """those about what they pay"""
-    windows: int
-    """held-out plans that they were found with"""
-
-    def at_least(self, margin: float) -> Factors:
-        """The same with a least factor for claims about value; those about rewards are taken at their word at least."""
-        return Factors(max(self.value, margin), max(self.reward, 1.0), self.windows)
+"""smallest estimate, as a share of the range of rewards"""
 
 
 @dataclass(frozen=True, eq=False)
-class Claims:
-    """How wrong plans may be, by the model's own word."""
+class ErrorEstimates:
+    """The estimated errors of plans."""
 
-    landing: Float[np.ndarray, "C"]
-    """about where each ends, in the metric that stitches are judged by"""
+    end: Float[np.ndarray, "C"]
+    """end error in the metric that stitches are accepted by"""
     value: Float[np.ndarray, "C"]
-    """about the value there"""
+    """value difference at the end"""
     reward: Float[np.ndarray, "C K"]
-    """about what each step pays; 0 beyond a plan's length"""
+    """reward error of each step; 0 beyond a plan's length"""
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
-    """What claims are made from, and the rows to test them on."""
+class ErrorEstimator:
+    """What estimates are made from, and the rows that calibrate them."""
 
-    learned: Learned
-    judging: HeldOut
-    """held-out rows that claims are made from"""
-    unseen: HeldOut
-    """rows that nothing else is judged by, and nothing chosen by but a penalty, where there is a choice"""
+    context: PlanningContext
     value_metric: Metric
-    """no two states' values differ by more than they are apart in it"""
-    quantile: float
-    """share of the members whose word a claim is"""
+    """bounds value differences"""
+    local: LocalErrors
+    """one KD-tree of held-out rows with three errors each: end error, value difference, reward error"""
+    calibration_rows: HeldOut
+    """rows that nothing else uses, but for the choice of a penalty"""
     tolerance: float
-    """largest claim about where a plan ends that is acted on"""
-    reward_span: float
-    """of the log"""
+    """largest end error of a plan that is relied on"""
+    resolution: float
+    """smallest estimate of a value difference or a reward error"""
+    settings: CertificateConfig
+    seed: int
 
     @classmethod
     def of(
-        cls, learned: Learned, held_out: HeldOut, value_metric: Metric, *, quantile: float, tolerance: float
-    ) -> Evidence:
-        """One half of the held-out rows makes claims, as it does for stitches, the other tests them."""
-        span = float(np.ptp(held_out.rewards))
-        return cls(learned, *held_out.halves(), value_metric, quantile, tolerance, span)
+        cls,
+        solution: Solution,
+        context: PlanningContext,
+        config: Config,
+        *,
+        seed: int,
+        first_states: Int[np.ndarray, "n"] | None = None,
+        progress: Progress = no_progress,
+    ) -> ErrorEstimator:
+        """With a metric of the policy's value, learned on its rollouts from the first states, by default the starts.
 
-    @property
-    def least(self) -> float:
-        """Of all claims about value and rewards."""
-        return RESOLUTION * self.reward_span
+        `DataError` where there is too little to learn it from. The graph's own penalties play no part.
+        """
+        mdp, first = replace(solution.mdp, penalty=0.0), solution.mdp.starts if first_states is None else first_states
+        dead_end_value = config.stitch.dead_end_value
+        steps = PolicySteps.of(mdp, solution.policy, from_states=first, dead_end_value=dead_end_value)
+        metric = learn_bisimulation(steps, config.bisimulation, seed=seed, progress=progress)
+        metric = calibrate(metric, steps, share=SHARE, seed=seed)
+        return cls.with_metric(context, metric, config, seed=seed)
 
-    @cached_property
-    def _values(self) -> LocalError:
-        """How wrong the value is where one step of the model leads, and where that is so."""
-        rows = self.judging
-        wrong = LocalError.measured(self.value_metric, rows.observations, rows.next_observations, rows.predicted_next)
-        return LocalError(self._rewards.places, wrong.residual)
+    @classmethod
+    def with_metric(
+        cls, context: PlanningContext, value_metric: Metric, config: Config, *, seed: int
+    ) -> ErrorEstimator:
+        """One half of the held-out rows makes the estimates, as it does for stitches, the other calibrates them."""
+        rows, calibration_rows = context.held_out.halves()
+        value, reward = prediction_errors(rows, value_metric), np.abs(rows.predicted_reward - rows.rewards)
+        if context.local_errors is None:
+            tree, end = cKDTree(np.asarray(context.metric.embed(rows.observations))), np.zeros(len(value))
+        else:
+            tree, end = context.local_errors.tree, context.local_errors.errors[:, 0]
+        local = LocalErrors(tree, np.stack([end, value, reward], axis=1))
+        settings = config.certificate or CertificateConfig()
+        # where all logged rewards are equal, nothing else would cover what the reward network rounds
+        rewards = np.append(context.held_out.rewards, settings.reward_range or ())
+        resolution = RESOLUTION * (float(np.ptp(rewards)) or 1.0)
+        return cls(context, value_metric, local, calibration_rows, config.stitch.tolerance, resolution, settings, seed)
 
-    @cached_property
-    def _rewards(self) -> LocalError:
-        rows = self.judging
-        places = np.asarray(self.learned.metric.embed(rows.observations))
-        return LocalError(places, np.abs(rows.predicted_reward - rows.rewards))
-
-    def claims(
+    def estimate(
         self,
         visited: Float[np.ndarray, "M C K D"],
-        dispute: Float[np.ndarray, "C K"],
+        reward_disagreement: Float[np.ndarray, "C K"],
         source: Float[np.ndarray, "C D"],
-        aim: Float[np.ndarray, "C D"],
+        target: Float[np.ndarray, "C D"],
         length: Int[np.ndarray, "C"],
-    ) -> Claims:
-        """Of plans from `source` that are meant to end in `aim`, if members see them go through `visited`.
+    ) -> ErrorEstimates:
+        """The errors of plans from `source` to `target` that lead the members through `visited`.
 
-        `dispute` is how far from the promised reward of each step a member is.
+        `reward_disagreement` is how far a member's reward lies from the one that the plan counts on.
         """
         acting = np.arange(visited.shape[2]) < length[:, None]
         mean = visited.mean(axis=0)
-        acted_in = np.asarray(self.learned.metric.embed(np.concatenate([source[:, None], mean[:, :-1]], axis=1)))
-        local, value, reward = np.zeros((3, *acting.shape))
-        local[acting], value[acting], reward[acting] = self.one_step(acted_in[acting], dispute[acting])
+        acted_in = np.concatenate([source[:, None], mean[:, :-1]], axis=1)
+        local = self.local.along(np.asarray(self.context.metric.embed(acted_in)), length)
         ends = visited[:, :, -1]  # beyond a plan's length states stay where it ends
-        landing, fares = self.apart(ends, aim)
-        return Claims(landing + local.sum(axis=1), np.maximum(fares + value.sum(axis=1), self.least), reward)
+        end = disagreement(ends, target, self.context.metric) + local[..., 0].sum(axis=1)
+        value = disagreement(ends, target, self.value_metric) + local[..., 1].sum(axis=1)
+        reward = np.where(acting, np.maximum(reward_disagreement + local[..., 2], self.resolution), 0.0)
+        return ErrorEstimates(end, np.maximum(value, self.resolution), reward)
 
-    def one_step(
-        self, acted_in: Float[np.ndarray, "n m"], dispute: Float[np.ndarray, "n"]
-    ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-        """What a step adds to claims about place and value, and its claim about its reward, near embedded states."""
-        local = self.learned.local_error
-        place = np.zeros(len(acted_in)) if local is None else local.near(acted_in)
-        reward = np.maximum(dispute + self._rewards.near(acted_in), self.least)
-        return place, self._values.near(acted_in), reward
 
-    def apart(
-        self, ends: Float[np.ndarray, "M C D"], aim: Float[np.ndarray, "C D"]
-    ) -> tuple[Float[np.ndarray, "C"], Float[np.ndarray, "C"]]:
-        """How far from where they should be the asked share of the members is, in both metrics."""
-        found = []
-        for metric in (self.learned.metric, self.value_metric):
-            here, there = np.asarray(metric.embed(ends)), np.asarray(metric.embed(aim.astype(ends.dtype)))
-            found.append(error_of(np.linalg.norm(here - there, axis=2).T.astype(np.float64), self.quantile))
-        return found[0], found[1]
+def disagreement(
+    ends: Float[np.ndarray, "M C D"], target: Float[np.ndarray, "C D"], metric: Metric
+) -> Float[np.ndarray, "C"]:
+    """The distance from the target that most members stay within."""
+    difference = np.asarray(metric.embed(ends)) - np.asarray(metric.embed(target.astype(ends.dtype)))
+    return end_error(np.linalg.norm(difference, axis=2).T.astype(np.float64))

@@ -1,32 +1,28 @@
-"""Bounds on what a policy of a stitched graph is truly worth: the sandwich of the paper's section 4.
+"""Bounds on the true value of a policy of a stitched graph: the sandwich of the paper's section 4.
 
-The graph claims that stitch j, k actions from state b with rewards r_0 … r_(k-1), ends in c. In truth it ends in some
-state l near c. If V, the policy's true value, differs by at most e_j between the two, then
+The graph claims that stitch j, k actions from state b with rewards r_0 … r_(k-1), ends in its target c. In truth it
+ends in some state near c. If V, the policy's true value, differs by at most e_j between the two, then
 
     V(b) >= r_0 + … + gamma^(k-1) (r_(k-1) - gamma e_j) + gamma^k V(c)        and at most that with + gamma e_j.
 
-So M- is the graph with gamma e_j off the reward of every stitch's last edge, which is gamma^k e_j off V(b), and M+ the
-graph with as much added. Logged edges are exact. Three more things may be wrong, and each has its term:
+So M- is the graph with gamma e_j subtracted from the reward of every stitch's last edge, and M+ the graph with as much
+added. Logged edges are exact. Two more things may be wrong:
 
-    rewards        a stitched edge pays its least expected reward in M- and its greatest in M+
-    deviation      a cloned policy does not quite do as the graph says. If this changes r + gamma V(s'), what it has
-                   from state s on, by at most n(s), then every edge of s pays n(s) less in M- and more in M+. With
-                   actions off by x, n = (L_r + gamma L_V L_T) x: how fast reward, value and next state change
-    the unknown    a state whose future the log does not show may be worth whatever rewards allow: r_min / (1 - gamma)
-                   in M- and r_max / (1 - gamma) in M+. Where the task may end, 0 is a reward too
+    rewards        a stitched edge has its smallest possible reward in M- and its largest in M+
+    dead ends      a state whose future the log does not show may have any value that rewards allow: r_min / (1 - gamma)
+                   in M- and r_max / (1 - gamma) in M+. Where the log terminates, 0 is a possible reward too
 
 **Why it holds.** Let D = V - V-. On a logged edge D(s) >= gamma D(s'), on a stitch D(b) >= gamma^k D(c), and at a dead
-end D >= 0. So the least D is at least gamma times itself or 0: it is not negative. M+ likewise.
+end D >= 0. So the smallest D is at least gamma times itself, or 0: it is not negative. M+ likewise.
 
-No state is worth less than the floor of all values or more than their ceiling. Where a charge could take a value
-beyond, the state takes the floor or the ceiling instead: many doubts never add up to more than knowing nothing.
+No value lies below the floor or above the ceiling that rewards allow. Where an error could push a value beyond, the
+state takes the floor or the ceiling instead, so that many errors never add up to less than knowing nothing.
 
-The bounds speak of real states. Of imagined ones, which exist in the graph only, they are a means.
+The bounds are about real states; imagined ones only serve to compute them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,241 +31,175 @@ from jaxtyping import Bool, Float, Int
 from bats.arrays import EdgeValues, StateValues, TabularPolicy
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
-from bats.graph.mdp import LOGGED, NO_STITCH, Stitches, TabularMDP
-from bats.graph.relabel import last_edges
-from bats.graph.solve import Solution, checked_policy, greedy_policy, policy_iteration
-
-ROUNDING = 1e-9
-"""a gain below this, relative to the greatest value there may be or 1, may come from rounding"""
+from bats.graph.mdp import LOGGED, NO_STITCH, TabularMDP
+from bats.graph.solve import checked_policy, policy_iteration
 
 
 @dataclass(frozen=True, eq=False)
-class Doubts:
-    """How wrong a stitched graph may be, in units of reward and value."""
+class ErrorBounds:
+    """How wrong a stitched graph may be, in units of value and reward."""
 
-    landing: Float[np.ndarray, "C"]
-    """how much the policy's true value may differ between where each stitch lands and its target (or the end, worth 0,
-    where it ends the task), such as their bisimulation distance [epsilon]; infinite where nothing is known"""
+    end_value: Float[np.ndarray, "C"]
+    """how much the policy's true value may differ between where each stitch ends and its target (or 0, where it
+    terminates), such as their bisimulation distance [epsilon]; infinite where nothing is known"""
     rewards: Float[np.ndarray, "C K 2"] | None = None
-    """least and greatest reward of each action of each stitch (`reward_ranges`); None: known to be the graph's own"""
-    deviation: float | StateValues = 0.0
-    """how much a step may change because the cloned policy does not act as the graph does, at most or in each state"""
+    """smallest and largest reward of each action of each stitch; None: exactly the graph's"""
     reward_range: tuple[float, float] | None = None
-    """least and greatest reward that can be; None: the log's own, which knows nothing of rewards it never saw"""
+    """smallest and largest possible reward; None: the log's own"""
+
+
+@dataclass(frozen=True)
+class StartValue:
+    """Bounds on a policy's mean value at the starts."""
+
+    lower: float
+    upper: float
+    width: float
+    """difference of the two as a share of the range of all values; 0 where that is empty"""
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds:
-    """A policy, and what it is worth at least and at most."""
+class ValueBounds:
+    """Lower and upper bounds on a policy's value in every state."""
 
-    policy: TabularPolicy
     lower: StateValues
     upper: StateValues
-    without_stitches: StateValues
-    """the lower bound if nothing were known from where a stitch is taken"""
     floor: float
-    """no state can be worth less: what is known without any data"""
+    """no value can be below this: what is known without any data"""
     ceiling: float
-    real_count: int
     starts: Int[np.ndarray, "W"]
     start_weights: Float[np.ndarray, "W"]
 
     @property
-    def start_lower(self) -> float:
-        return self._at_starts(self.lower)
-
-    @property
-    def start_upper(self) -> float:
-        return self._at_starts(self.upper)
-
-    @property
-    def width(self) -> float:
-        """Mean distance of the bounds at the starts as a share of the range of all values; 0 where that is a point."""
+    def start(self) -> StartValue:
+        lower, upper = self._at_starts(self.lower), self._at_starts(self.upper)
         possible = self.ceiling - self.floor
-        return (self.start_upper - self.start_lower) / possible if possible > 0 else 0.0
-
-    @property
-    def share_on_stitches(self) -> float:
-        """Share of the lower bound at the starts, counted from the floor, that is lost if no stitch is relied on."""
-        above = self.start_lower - self.floor
-        if above <= 0:
-            return 0.0
-        return float(np.clip((self.start_lower - self._at_starts(self.without_stitches)) / above, 0.0, 1.0))
+        return StartValue(lower, upper, (upper - lower) / possible if possible > 0 else 0.0)
 
     def _at_starts(self, value: StateValues) -> float:
         return float(self.start_weights @ value[self.starts])
 
 
 @dataclass(frozen=True, eq=False)
-class Improvement:
-    """By how much a policy is sure to be better than another [Corollary]."""
+class GraphBounds(ValueBounds):
+    """Bounds on the graph's own policy."""
 
-    gain: Float[np.ndarray, "R"]
-    """of each real state: the new lower bound less the old upper bound"""
-    start_gain: float
-    """the same for the means at the starts"""
-    rounding: float
-    """gains up to here are none"""
+    without_stitches: StateValues
+    """the lower bound if nothing were known from where a stitch is taken"""
 
     @property
-    def certified(self) -> Bool[np.ndarray, "R"]:
-        """Where the new policy is better for certain."""
-        return self.gain > self.rounding
-
-    @property
-    def certified_at_starts(self) -> bool:
-        """Whether it is better for certain on average over the starts."""
-        return self.start_gain > self.rounding
+    def share_on_stitches(self) -> float:
+        """The share of the lower bound at the starts, counted from the floor, that is lost without any stitch."""
+        above = self.start.lower - self.floor
+        lost = self.start.lower - self._at_starts(self.without_stitches)
+        return float(np.clip(lost / above, 0.0, 1.0)) if above > 0 else 0.0
 
 
-def sandwich(mdp: TabularMDP, doubts: Doubts, *, policy: TabularPolicy | None = None) -> Bounds:
-    """The best policy of M- with its value in M- and in M+, both exact [Theorem].
+def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> GraphBounds:
+    """The policy's value in M- and in M+, both exact [Theorem].
 
-    With a `policy` given, that one is bounded instead. The doubts must hold for the policy that is bounded: a
-    bisimulation metric belongs to a policy, so where it is learned, learn it again for this one and compare.
+    The errors must hold for the policy that is bounded: a bisimulation metric belongs to one policy.
     """
-    _check(mdp, doubts)
-    least, greatest = possible_rewards(mdp, doubts.reward_range)
-    floor, ceiling = least / (1 - mdp.gamma), greatest / (1 - mdp.gamma)
-    low, high = (np.clip(paid, least, greatest) for paid in _edge_rewards(mdp, doubts.rewards))
-    charge = _edge_charges(mdp, doubts, most=ceiling - floor)
-    over = mdp.only_ended_in & (mdp.out_degree == 0)
-    pessimistic = _Capped(mdp, low - charge, charge > 0, np.where(over, 0.0, floor))
-    optimistic = _Capped(mdp, -(high + charge), charge > 0, np.where(over, 0.0, -ceiling))
-    if policy is None:
-        policy = pessimistic.best_policy()
+    if np.any(mdp.out_degree[mdp.real_count :] > 1):
+        raise SettingError("Bounds need stitches between real states; some of these start in imagined ones.")
+    counts = {len(errors.end_value)} | ({len(errors.rewards)} if errors.rewards is not None else set())
+    if counts != {mdp.stitch_count}:
+        raise SettingError(f"There must be errors for each of {mdp.stitch_count} stitches; got {max(counts)}.")
+    if not np.all(errors.end_value >= 0):
+        raise SettingError("`end_value` must not be negative.")
+    low, high = possible_rewards(mdp, errors.reward_range)
+    floor, ceiling = low / (1 - mdp.gamma), high / (1 - mdp.gamma)
+    smallest, largest = (np.clip(reward, low, high) for reward in _edge_rewards(mdp, errors.rewards))
+    error = np.zeros(mdp.edge_count)
+    kept = mdp.last_edge >= 0
+    error[mdp.last_edge[kept]] = mdp.gamma * np.minimum(errors.end_value, ceiling - floor)[kept]
+    terminal = mdp.always_terminal & (mdp.out_degree == 0)
     taken = np.zeros(mdp.edge_count, dtype=bool)
     taken[checked_policy(mdp, policy)[policy != NO_EDGE]] = True
-    return Bounds(
-        policy=policy,
-        lower=pessimistic.value(taken),
-        upper=-optimistic.value(taken),
-        without_stitches=pessimistic.value(taken & (mdp.stitch_round == LOGGED)),
+    uncertain, at_floor, logged = error > 0, np.where(terminal, 0.0, floor), taken & (mdp.stitch_round == LOGGED)
+    return GraphBounds(
+        lower=_capped_value(mdp, smallest - error, uncertain, at_floor, taken),
+        # the upper bound is the lower bound of everything negated
+        upper=-_capped_value(mdp, -(largest + error), uncertain, np.where(terminal, 0.0, -ceiling), taken),
         floor=floor,
         ceiling=ceiling,
-        real_count=mdp.real_count,
         starts=mdp.starts,
         start_weights=mdp.start_weights,
+        without_stitches=_capped_value(mdp, smallest - error, uncertain, at_floor, logged),
     )
 
 
-def improvement(old: Bounds, new: Bounds) -> Improvement:
-    """Where and by how much the new policy is sure to be better: two rounds or two runs on the same log."""
-    same = old.real_count == new.real_count and np.array_equal(old.starts, new.starts)
-    if not (same and np.array_equal(old.start_weights, new.start_weights)):
-        raise SettingError(
-            "Two policies can be compared on the same log states and starts only; these are of two logs."
-        )
-    real = slice(new.real_count)
-    rounding = ROUNDING * max(1.0, *(abs(end) for each in (old, new) for end in (each.floor, each.ceiling)))
-    return Improvement(new.lower[real] - old.upper[real], new.start_lower - old.start_upper, rounding)
-
-
 def possible_rewards(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> tuple[float, float]:
-    """The least and the greatest reward of a step: as given or as logged, and 0, which is what comes after an end."""
+    """The smallest and largest reward of a step: as given or as logged, and 0 where something terminates."""
     logged = mdp.reward[mdp.stitch_round == LOGGED]
-    least, greatest = float(logged.min()), float(logged.max())
+    low, high = float(logged.min()), float(logged.max())
     if reward_range is not None:
-        if not (np.isfinite(reward_range).all() and reward_range[0] <= least and greatest <= reward_range[1]):
-            raise SettingError(
-                f"`reward_range` must hold all logged rewards, {least} to {greatest}; got {reward_range}."
-            )
-        least, greatest = float(reward_range[0]), float(reward_range[1])
+        if not (np.isfinite(reward_range).all() and reward_range[0] <= low and high <= reward_range[1]):
+            raise SettingError(f"`reward_range` must hold all logged rewards, {low} to {high}; got {reward_range}.")
+        low, high = float(reward_range[0]), float(reward_range[1])
     if np.any(mdp.discount == 0):
-        least, greatest = min(least, 0.0), max(greatest, 0.0)
-    return least, greatest
-
-
-def reward_ranges(rounds: Sequence[Stitches]) -> Float[np.ndarray, "C K 2"]:
-    """The least and greatest rewards that the model's members expect, of the stitches of all rounds in turn."""
-    longest = max((added.reward_range.shape[1] for added in rounds), default=1)
-    padded = [
-        np.pad(added.reward_range.astype(np.float64), ((0, 0), (0, longest - added.reward_range.shape[1]), (0, 0)))
-        for added in rounds
-    ]
-    return np.concatenate([np.zeros((0, longest, 2)), *padded])
-
-
-@dataclass(frozen=True, eq=False)
-class _Capped:
-    """A graph with a last edge in some states that ends there and then, for what the state is worth in any case.
-
-    States without another edge need one, and states from where a charged edge leads. Elsewhere a value cannot leave
-    the range: a reward within the range before a value within the range is a value within the range.
-    """
-
-    mdp: TabularMDP
-    reward: EdgeValues
-    charged: Bool[np.ndarray, "E"]
-    in_any_case: StateValues
-
-    def best_policy(self) -> TabularPolicy:
-        """The edges to take; where it is best to know nothing, the best of those that there are."""
-        solution, edge = self._solved(np.ones(self.mdp.edge_count, dtype=bool))
-        chosen = edge[solution.policy]
-        greedy = greedy_policy(replace(self.mdp, reward=self.reward, penalty=0.0), solution.value)
-        return np.where(chosen == NO_EDGE, greedy, chosen)
-
-    def value(self, kept: Bool[np.ndarray, "E"]) -> StateValues:
-        """What the states are worth with only some of the edges."""
-        return self._solved(kept)[0].value
-
-    def _solved(self, kept: Bool[np.ndarray, "E"]) -> tuple[Solution, Int[np.ndarray, "edges"]]:
-        """The best there is with some of the edges, and which of the graph's edges each of its edges is."""
-        mdp = self.mdp
-        degree = np.bincount(mdp.source[kept], minlength=mdp.state_count)
-        leaves = degree == 0
-        leaves[mdp.source[kept & self.charged]] = True
-        first_edge = np.concatenate([[0], np.cumsum(degree + leaves)])
-        stays = np.ones(first_edge[-1], dtype=bool)
-        stays[first_edge[1:][leaves] - 1] = False
-        edge = np.full(len(stays), NO_EDGE)
-        edge[stays] = np.flatnonzero(kept)
-        reward, discount = self.reward[edge], np.where(stays, mdp.discount[edge], 0.0)
-        reward[~stays] = self.in_any_case[leaves]
-        capped = replace(
-            mdp,
-            penalty=0.0,
-            first_edge=first_edge,
-            target=mdp.target[edge],  # of an edge that ends here and now, no matter
-            action=np.zeros((len(edge), 0)),
-            reward=reward,
-            discount=discount,
-            stitch_round=np.full(len(edge), LOGGED),
-            stitch=np.full(len(edge), NO_STITCH),
-            planning_error=np.zeros(len(edge)),
-        )
-        return policy_iteration(capped), edge
-
-
-def _check(mdp: TabularMDP, doubts: Doubts) -> None:
-    if np.any(mdp.out_degree[mdp.real_count :] > 1):
-        raise SettingError("Bounds are known for stitches between real states; some of these start in imagined ones.")
-    counts = {len(doubts.landing)} | ({len(doubts.rewards)} if doubts.rewards is not None else set())
-    if counts != {mdp.stitch_count}:
-        raise SettingError(f"Doubts must have an entry for each of {mdp.stitch_count} stitches; got {max(counts)}.")
-    for name, doubt in (("landing", doubts.landing), ("deviation", np.asarray(doubts.deviation))):
-        if not np.all(doubt >= 0):
-            raise SettingError(f"`{name}` must not be negative.")
-
-
-def _edge_rewards(mdp: TabularMDP, rewards: Float[np.ndarray, "C K 2"] | None) -> tuple[EdgeValues, EdgeValues]:
-    """The least and the greatest reward of every edge."""
-    if rewards is None:
-        return mdp.reward, mdp.reward
-    low, high = mdp.reward.copy(), mdp.reward.copy()
-    edge = np.flatnonzero(mdp.stitch != NO_STITCH)
-    edge = edge[np.argsort(mdp.stitch[edge], kind="stable")]  # imagined states are numbered along their stitch
-    stitch = mdp.stitch[edge]
-    step = np.arange(len(edge)) - np.searchsorted(stitch, stitch)
-    if len(edge) and step.max() >= rewards.shape[1]:
-        raise SettingError(f"`rewards` must have an entry for each action; got {rewards.shape[1]} a stitch.")
-    low[edge], high[edge] = rewards[stitch, step, 0], rewards[stitch, step, 1]
+        low, high = min(low, 0.0), max(high, 0.0)
     return low, high
 
 
-def _edge_charges(mdp: TabularMDP, doubts: Doubts, *, most: float) -> EdgeValues:
-    """What is taken off each edge in M- and added in M+; no two values are farther apart than `most`."""
-    deviation = np.broadcast_to(np.minimum(doubts.deviation, most), mdp.state_count)
-    landing = np.append(np.minimum(doubts.landing, most), 0.0)[mdp.stitch]  # NO_STITCH, which is -1, picks the 0
-    return deviation[mdp.source] + mdp.gamma * np.where(last_edges(mdp), landing, 0.0)
+def stitch_edges(mdp: TabularMDP, stitches: Int[np.ndarray, "U"]) -> Int[np.ndarray, "U K"]:
+    """The edges of some stitches in order, the last one repeated beyond a stitch's length."""
+    length = mdp.stitch_length[stitches]
+    edge = np.flatnonzero(np.isin(mdp.stitch, stitches))
+    edge = edge[np.argsort(mdp.stitch[edge], kind="stable")]  # imagined states are numbered along their stitch
+    first = np.searchsorted(mdp.stitch[edge], stitches)
+    step = np.minimum(np.arange(int(length.max(initial=1))), length[:, None] - 1)
+    return edge[first[:, None] + step]
+
+
+def _edge_rewards(mdp: TabularMDP, rewards: Float[np.ndarray, "C K 2"] | None) -> tuple[EdgeValues, EdgeValues]:
+    """The smallest and the largest reward of every edge."""
+    smallest, largest = mdp.reward.copy(), mdp.reward.copy()
+    stitches = np.flatnonzero(mdp.stitch_length)
+    if rewards is None or len(stitches) == 0:
+        return smallest, largest
+    edge = stitch_edges(mdp, stitches)
+    if edge.shape[1] > rewards.shape[1]:
+        raise SettingError(f"`rewards` must have an entry for each action; got {rewards.shape[1]} per stitch.")
+    used = np.arange(edge.shape[1]) < mdp.stitch_length[stitches][:, None]
+    given = rewards[stitches, : edge.shape[1]]
+    smallest[edge[used]], largest[edge[used]] = given[used, 0], given[used, 1]
+    return smallest, largest
+
+
+def _capped_value(
+    mdp: TabularMDP,
+    reward: EdgeValues,
+    uncertain: Bool[np.ndarray, "E"],
+    fallback: StateValues,
+    kept: Bool[np.ndarray, "E"],
+) -> StateValues:
+    """The values with only some of the edges, where certain states may take a fallback value instead.
+
+    States without an edge need it, and states with an uncertain edge. Elsewhere a value cannot leave the possible
+    range: a possible reward before a possible value gives a possible value.
+    """
+    degree = np.bincount(mdp.source[kept], minlength=mdp.state_count)
+    falls_back = degree == 0
+    falls_back[mdp.source[kept & uncertain]] = True
+    # the fallback is one more edge, the last of its state, that terminates with the fallback value as reward
+    first_edge = np.concatenate([[0], np.cumsum(degree + falls_back)])
+    original = np.ones(first_edge[-1], dtype=bool)
+    original[first_edge[1:][falls_back] - 1] = False
+    edge = np.full(len(original), NO_EDGE)
+    edge[original] = np.flatnonzero(kept)
+    rewards = reward[edge]
+    rewards[~original] = fallback[falls_back]
+    capped = replace(
+        mdp,
+        penalty=0.0,
+        first_edge=first_edge,
+        target=mdp.target[edge],  # irrelevant for an edge that terminates
+        action=np.zeros((len(edge), 0)),
+        reward=rewards,
+        discount=np.where(original, mdp.discount[edge], 0.0),
+        stitch_round=np.full(len(edge), LOGGED),
+        stitch=np.full(len(edge), NO_STITCH),
+        planning_error=np.zeros(len(edge)),
+    )
+    return policy_iteration(capped).value

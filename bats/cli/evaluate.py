@@ -2,128 +2,102 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 
-from bats.cli.export import opened_policy, refuse_existing
-from bats.cli.output import print_columns, print_line
-from bats.cli.progress import shown_progress
-from bats.data.formats.load import write_hdf5
+from bats.cli.data import QUIET
+from bats.cli.export import OR_OVERWRITE, open_policy
+from bats.cli.options import add_options
+from bats.cli.output import Terminal, print_columns, print_line, shown_progress
+from bats.data.formats.hdf5 import write_hdf5
 from bats.errors import OutputError, SettingError
-from bats.evaluation.comparison import Comparison, ReturnEstimate, compare
+from bats.evaluation.comparison import MEANING, Comparison, ReturnEstimate, compare
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
-from bats.tasks import TASK_NAMES, find_task, task_of_log
+from bats.storage.atomic import refuse_existing
+from bats.tasks.catalogue import TASK_NAMES, find_task, task_of_log
 from bats.tasks.episodes import as_dataset
 
-MEANING = {
-    "promised": "what the graph says that its walks earn",
-    "replayed": "what the actions of the same walks earn, played one after another without looking",
-    "cloned": "what the policy earns",
-}
+
+def add_evaluate(parser: ArgumentParser) -> None:
+    table = """
+    RUN|POLICY  folder of a finished run, which gets an evaluation.json; or a policy's own file (.safetensors)
+    --task NAME  where to play: a task of `bats-rl data collect list`; by default the one that the log is named after
+    --environment GYM_ID  where to play: any Gymnasium environment with a time limit; MODULE:ID imports the module first
+    --episodes N  episodes from the environment's own starts; by default 100, and in mazes the same number in every cell
+    --seed SEED  the same seed gives the same starts (default: 0)
+    --record FILE  keep the policy's episodes as a log (.hdf5)
+    --overwrite  replace the evaluation.json and the recorded log
+    """
+    add_options(parser, table + QUIET)
 
 
-@dataclass(frozen=True)
-class Evaluate:
-    """Play the policy of a run, or of a file, in its environment, beside what the run promised and a replay of that."""
-
-    policy: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|POLICY")]
-    """folder of a finished run, which gets an evaluation.json; or a policy's own file (.safetensors)"""
-    task: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None
-    """where to play: a task of `bats-rl data collect list`; by default the one that the log is called after"""
-    environment: Annotated[str | None, tyro.conf.arg(metavar="GYM_ID", help_behavior_hint="")] = None
-    """where to play: any environment that Gymnasium knows and that has a time limit, MODULE:ID to import it first"""
-    episodes: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
-    """episodes from the environment's own starts; by default 100, and for mazes the same number in every cell"""
-    seed: int = 0
-    """the same seed gives the same starts"""
-    record: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """also keep the policy's episodes, as a log (.hdf5) that `bats-rl validate` reads"""
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """replace the evaluation.json of a run, and what was recorded, if they are there"""
-    quiet: tyro.conf.FlagCreatePairsOff[bool] = False
-    """no progress display"""
-
-
-def run_evaluate(command: Evaluate, out: Console, told: Console) -> None:
-    """Plays, tells, and keeps what was found of a run in its folder."""
-    run = RunFolder(command.policy) if command.policy.is_dir() else None
-    policy = opened_policy(command.policy)
-    _check_outputs(command, run)
-    environment = _where(command, policy, told)
-    with shown_progress(told, quiet=command.quiet) as progress:
-        found = compare(
-            policy,
-            environment,
-            run=run,
-            episodes=command.episodes,
-            seed=command.seed,
-            record=command.record is not None,
-            progress=progress,
+def run_evaluate(arguments: Namespace, terminal: Terminal) -> None:
+    run = RunFolder(arguments.run) if arguments.run.is_dir() else None
+    policy = open_policy(arguments.run)
+    record: Path | None = arguments.record
+    if record is not None and record.suffix not in (".hdf5", ".h5"):
+        raise OutputError(f"{record}: episodes are recorded as .hdf5.")
+    outputs = [path for path in (None if run is None else run.evaluation, record) if path is not None]
+    refuse_existing(*outputs, overwrite=arguments.overwrite, hint=OR_OVERWRITE)
+    environment = _environment(arguments, policy, terminal.err)
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        episodes, seed = arguments.episodes, arguments.seed
+        comparison = compare(
+            policy, environment, run=run, episodes=episodes, seed=seed, record=record is not None, progress=progress
         )
-    if command.record is not None:
-        log = as_dataset(found.recorded, name=found.environment, action_count=policy.action_count)
-        write_hdf5(log, command.record, overwrite=command.overwrite)
+    if record is not None:
+        log = as_dataset(comparison.recorded, name=comparison.environment, action_count=policy.action_count)
+        write_hdf5(log, record, overwrite=arguments.overwrite)
     if run is not None:
-        found.save(run.evaluation, overwrite=command.overwrite)
-    print_comparison(found, policy, str(command.policy), out)
-    if command.record is not None:
-        print_line(f"recorded in {command.record}", out)
+        comparison.save(run.evaluation, overwrite=arguments.overwrite)
+    print_comparison(comparison, policy, str(arguments.run), terminal.out)
+    if record is not None:
+        print_line(f"recorded in {record}", terminal.out)
     if run is not None:
         again = " --overwrite" if (run.path / "report.html").exists() else ""
-        print_line(f"kept in {run.evaluation}; `bats-rl report {run.path}{again}` shows it", out)
+        print_line(f"saved in {run.evaluation}; `bats-rl report {run.path}{again}` shows it", terminal.out)
 
 
-def print_comparison(found: Comparison, policy: Policy, name: str, out: Console) -> None:
-    """Where it was played, and what was earned there, side by side."""
-    print_line(f"{name}, played in {found.environment}; starts: {found.starts}; seed {found.seed}", out)
+def print_comparison(comparison: Comparison, policy: Policy, name: str, out: Console) -> None:
+    """Where it was played, and the returns side by side."""
+    where = f"{name}, played in {comparison.environment}"
+    print_line(f"{where}; starts: {comparison.starts}; seed {comparison.seed}", out)
     changed = policy.card.get("solved_under")
     if isinstance(changed, dict):
-        told = ", ".join(f"{setting} {value}" for setting, value in changed.items())
-        print_line(f"the policy was cloned from its run as solved under {told}", out)
-    columns = {column: _told(earned) for column, earned in found.columns.items()}
-    print_columns(columns, out)
-    for column in columns:
+        settings = ", ".join(f"{setting} {value}" for setting, value in changed.items())
+        print_line(f"the policy was cloned from its run as solved under {settings}", out)
+    print_columns({column: _facts(estimate) for column, estimate in comparison.columns.items()}, out)
+    for column in comparison.columns:
         print_line(f"{column}: {MEANING[column]}", out)
 
 
-def _told(earned: ReturnEstimate) -> dict[str, str]:
-    held = {"mean return": f"{earned.mean_return:.5g}", "95% interval": f"{earned.low:.5g} to {earned.high:.5g}"}
-    if earned.score is not None:
-        held |= {"score": f"{earned.score:.1f}", "of the score": f"{earned.score_low:.1f} to {earned.score_high:.1f}"}
-    return held | {"episodes": f"{earned.episodes:,}"}
+def _facts(estimate: ReturnEstimate) -> dict[str, str]:
+    facts = {"mean return": f"{estimate.mean_return:.5g}", "95% interval": f"{estimate.low:.5g} to {estimate.high:.5g}"}
+    if estimate.score is not None:
+        facts["score"] = f"{estimate.score:.1f}"
+        facts["95% interval of the score"] = f"{estimate.score_low:.1f} to {estimate.score_high:.1f}"
+    return facts | {"episodes": f"{estimate.episodes:,}"}
 
 
-def _check_outputs(command: Evaluate, run: RunFolder | None) -> None:
-    """Complains about files before anything is played."""
-    if command.record is not None and command.record.suffix not in (".hdf5", ".h5"):
-        raise OutputError(f"{command.record}: episodes are recorded as .hdf5.")
-    if command.overwrite:
-        return
-    if run is not None and run.evaluation.exists():
-        raise OutputError(f"{run.evaluation} exists already; --overwrite replaces it.")
-    if command.record is not None:
-        refuse_existing(command.record)
-
-
-def _where(command: Evaluate, policy: Policy, told: Console) -> str:
+def _environment(arguments: Namespace, policy: Policy, err: Console) -> str:
     """The environment that was asked for, or that the log's name suggests."""
-    if command.task is not None and command.environment is not None:
+    if arguments.task is not None and arguments.environment is not None:
         raise SettingError("Give a --task or an --environment, not both.")
-    if command.environment is not None:
-        return command.environment
-    if command.task is not None:
-        return find_task(command.task).environment
+    if arguments.environment is not None:
+        return str(arguments.environment)
+    if arguments.task is not None:
+        return find_task(arguments.task).environment
     log = policy.card.get("log")
     task = task_of_log(log) if isinstance(log, str) else None
     if task is None:
+        named = f"the log {log}" if log else "this file"
         raise SettingError(
-            f"Nothing says where the policy of {f'the log {log}' if log else 'this file'} is to be played: give --task "
-            f"({', '.join(TASK_NAMES)}) or --environment with the id of a Gymnasium environment."
+            f"The name of {named} does not say where to play its policy: give --task ({', '.join(TASK_NAMES)}) or "
+            "--environment with the id of a Gymnasium environment."
         )
-    print_line(f"the log is called {log}, so it is played in {task.name}; --task or --environment say otherwise", told)
+    played = f"the log is named {log}, so the policy is played in {task.name}"
+    print_line(f"{played}; --task or --environment change that", err)
     return task.environment

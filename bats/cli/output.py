@@ -1,56 +1,39 @@
-"""What the command prints: tables of facts, notes and lines. Text that is not ours is shown and never obeyed."""
+"""What the command shows: tables of facts, notes, lines and progress. Text from files is never taken as markup."""
 
 from __future__ import annotations
 
-import numpy as np
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import rich.progress
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from bats.data.checks import Validation
+from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note, plural
-from bats.graph.mdp import TabularMDP
-from bats.graph.solve import logged_value
 
+PATIENCE = 0.5
+"""seconds that a stage may take before it is worth showing"""
+LINE_EVERY = 5.0
+"""seconds between two lines of progress where there is no terminal"""
 MARKS = {"problem": ("!", "bold red"), "decision": ("·", "cyan"), "fact": ("·", "dim")}
 
 
-def print_solution(
-    dataset: Dataset, mdp: TabularMDP, solved: dict[str, str], dead_end_value: float, out: Console
-) -> None:
-    """The MDP of a log, and what is known of it besides."""
-    dead = int(((mdp.out_degree == 0) & ~mdp.terminal).sum())
-    choices = int((mdp.out_degree > 1).sum())
-    logged = logged_value(dataset, gamma=mdp.gamma, dead_end_value=dead_end_value)
-    facts = {
-        "states": f"{mdp.state_count:,}, of which {choices:,} have more than one action",
-        "edges": f"{mdp.edge_count:,}",
-        "dead ends": f"{dead:,}" + (f", taken as worth {dead_end_value:g}" if dead else ""),
-        "start states": f"{len(mdp.starts):,}",
-        "what the log earned from them": f"{logged:.6g}",
-    }
-    print_facts(f"{dataset.name}: solved exactly", facts | solved, out)
-    print_problems(dataset, out)
+@dataclass(frozen=True)
+class Terminal:
+    """Where results go, and where progress and errors go."""
 
-
-def print_validation(dataset: Dataset, found: Validation, out: Console) -> None:
-    print_facts(dataset.name, found.facts, out)
-    table = Table("number", "least", "mean", "greatest", title="ranges", title_justify="left")
-    for column in found.columns:
-        mark = "  constant" if column.constant else ""
-        numbers = (f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{mark}")
-        table.add_row(Text(column.name), *numbers)
-    out.print(table)
-    for note in found.notes:
-        print_note(note, out)
-    if found.problems:
-        out.print(f"{len(found.problems)} to look at", style="bold red")
-    else:
-        out.print("nothing to mend", style="bold green")
+    out: Console
+    err: Console
 
 
 def print_facts(title: str, facts: dict[str, str], out: Console) -> None:
+    """A table of names and values."""
     table = Table(title=Text(title), title_justify="left", show_header=False)
     for name, fact in facts.items():
         table.add_row(name, Text(fact))
@@ -58,37 +41,82 @@ def print_facts(title: str, facts: dict[str, str], out: Console) -> None:
 
 
 def print_columns(columns: dict[str, dict[str, str]], out: Console) -> None:
-    """Columns of the same facts side by side; a fact that one has not is left empty."""
+    """Columns of the same facts side by side; a missing fact is left empty."""
     table = Table("", *columns)
     for name in dict.fromkeys(name for facts in columns.values() for name in facts):
         table.add_row(name, *(Text(facts.get(name, "")) for facts in columns.values()))
     out.print(table)
 
 
-def print_written(dataset: Dataset, target: str, out: Console) -> None:
-    print_line(f"wrote {dataset!r} to {target}", out)
-    first_rows = np.flatnonzero(np.concatenate([[True], dataset.episode_ends[:-1]]))
-    if target.startswith("minari:") and not np.array_equal(dataset.starts, first_rows):
-        lost = "Minari has no place for start states: read back, episodes start at their first rows."
-        print_note(Note("problem", lost), out)
-    print_problems(dataset, out)
-
-
-def print_problems(dataset: Dataset, out: Console) -> None:
-    """The problems met in reading, and that there is more to know."""
+def print_notes(dataset: Dataset, out: Console) -> None:
+    """The problems met in reading a log, and how many decisions were made."""
     for note in dataset.notes:
         if note.kind == "problem":
             print_note(note, out)
     decisions = sum(note.kind == "decision" for note in dataset.notes)
     if decisions:
-        print_line(f"{plural(decisions, 'decision')} in reading it: `bats-rl validate` tells", out)
+        print_line(f"{plural(decisions, 'decision')} in reading the log; `bats-rl validate` shows them", out)
 
 
 def print_note(note: Note, out: Console) -> None:
     mark, style = MARKS[note.kind]
-    # soft: lines that go into a file are not broken, so that they can be searched
-    out.print(Text.assemble((f"{mark} {note.kind}: ", style), note.text), soft_wrap=not out.is_terminal)
+    print_line(Text.assemble((f"{mark} {note.kind}: ", style), note.text), out)
 
 
-def print_line(line: str, out: Console) -> None:
-    out.print(Text(line), soft_wrap=not out.is_terminal)
+def print_line(line: str | Text, out: Console) -> None:
+    # lines that go into a file are not wrapped, so that they can be searched
+    out.print(Text(line) if isinstance(line, str) else line, soft_wrap=not out.is_terminal)
+
+
+@contextmanager
+def shown_progress(console: Console, *, quiet: bool = False) -> Iterator[Progress]:
+    """A reporter that draws what it is told on `console`, and clears up when the block ends."""
+    if quiet:
+        yield no_progress
+    elif console.is_terminal:
+        text = TextColumn("{task.description}", markup=False)
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with rich.progress.Progress(*columns, console=console, transient=True) as bars:
+            yield _Bars(bars)
+    else:
+        yield _Lines(console)
+
+
+def _without_detail(stage: str) -> str:
+    """The name of a stage; what it adds in brackets changes as it goes on."""
+    return stage.split(" (")[0]
+
+
+class _Bars:
+    """One bar per stage, from the moment it proves slow."""
+
+    def __init__(self, bars: rich.progress.Progress) -> None:
+        self._bars = bars
+        self._since: dict[str, float] = {}
+        self._bar: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        name = _without_detail(stage)
+        since = self._since.setdefault(name, time.monotonic())
+        if name not in self._bar and time.monotonic() - since > PATIENCE and done < total:
+            self._bar[name] = self._bars.add_task(stage, total=total)
+        if name in self._bar:
+            self._bars.update(self._bar[name], description=stage, completed=done, total=total)
+
+
+class _Lines:
+    """Now and then a line, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._since: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now, name = time.monotonic(), _without_detail(stage)
+        since = self._since.setdefault(name, now)
+        if done >= total or now - self._last.setdefault(name, since) < LINE_EVERY:
+            return
+        self._last[name] = now
+        left = (now - since) * (total - done) / max(done, 1)
+        self._console.print(Text(f"{stage}: {done:,} of {total:,}, about {left:.0f} s left"))

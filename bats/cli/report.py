@@ -1,45 +1,34 @@
-"""`bats-rl report`: a finished run as a page for people, or several runs side by side."""
+"""`bats-rl report`: a finished run as a page, or several runs side by side."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-from rich.console import Console
-
-from bats.cli.output import print_line
-from bats.errors import OutputError, SettingError
+from bats.cli.export import OR_OVERWRITE
+from bats.cli.options import add_options
+from bats.cli.output import Terminal, print_line
 from bats.report.page import NAME, compare_reports, write_report
+from bats.storage.atomic import refuse_existing
 
 COMPARISON = Path("comparison.html")
-"""where runs are compared, unless told"""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Write a finished run as one HTML page that needs no network, or compare several runs on one page."""
-
-    runs: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
-    ]
-    """folders of finished runs"""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """file to write; by default report.html in the run's folder, or comparison.html here for several"""
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """replace the file if there is one"""
+def add_report(parser: ArgumentParser) -> None:
+    table = f"""
+    RUN...  folders of finished runs
+    --out FILE  file to write; by default {NAME} in the run's folder, or {COMPARISON} here for several runs
+    --overwrite  replace the file if it exists
+    """
+    add_options(parser, table)
 
 
-def run_report(command: Report, out: Console) -> None:
-    """Writes the page and says where it is."""
-    if not command.runs:
-        raise SettingError("Name the folder of a finished run, or several to compare them.")
-    target = command.out or (command.runs[0] / NAME if len(command.runs) == 1 else COMPARISON)
-    if target.exists() and not command.overwrite:
-        raise OutputError(f"{target} exists already; choose another name with --out, or --overwrite.")
-    if len(command.runs) == 1:
-        written = write_report(command.runs[0], command.out, overwrite=command.overwrite)
+def run_report(arguments: Namespace, terminal: Terminal) -> None:
+    alone = len(arguments.run) == 1
+    target = arguments.out or (arguments.run[0] / NAME if alone else COMPARISON)
+    refuse_existing(target, overwrite=arguments.overwrite, hint=OR_OVERWRITE)
+    if alone:
+        write_report(arguments.run[0], target, overwrite=arguments.overwrite)
     else:
-        written = compare_reports(command.runs, command.out or COMPARISON, overwrite=command.overwrite)
-    print_line(f"wrote {written}", out)
+        compare_reports(arguments.run, target, overwrite=arguments.overwrite)
+    print_line(f"wrote {target}", terminal.out)

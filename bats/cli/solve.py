@@ -1,202 +1,220 @@
-"""`bats-rl solve`: a log's MDP solved exactly, or a finished run solved again under other settings."""
+"""`bats-rl solve`, `clone` and `certify`: a log solved exactly, and a finished run under other settings."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, replace
-from importlib import import_module
-from pathlib import Path
-from typing import Annotated
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
-import tyro
-from jaxtyping import Float
-from rich.console import Console
-
-from bats.arrays import EdgeActions, Progress
-from bats.cli.export import refuse_existing
-from bats.cli.output import print_facts, print_line, print_solution
-from bats.data.dataset import Dataset
+from bats.bounds.certificate import save_certificate
+from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_reward
+from bats.cli.fit import policy_facts, print_certificate
+from bats.cli.options import add_options
+from bats.cli.output import Terminal, print_facts, print_line, print_notes, shown_progress
+from bats.cli.settings import add_groups, change_settings
+from bats.config import CertificateConfig
 from bats.errors import OutputError, SettingError
-from bats.graph import files as mdp_files
+from bats.graph.files import save_mdp
 from bats.graph.mdp import from_dataset
-from bats.graph.relabel import RewardFunction, goal_reward
-from bats.graph.rollouts import stitched_share, undiscounted_return, walk
-from bats.graph.solve import policy_iteration, start_value
-from bats.policy.files import policy_paths, save_policy
+from bats.graph.rollouts import roll_out, stitched_share, undiscounted_return
+from bats.graph.solve import logged_value, policy_iteration
+from bats.policy.files import load_policy, policy_paths, save_policy
 from bats.runs.folder import RunFolder
-from bats.runs.solve_again import Changes, Resolved, resolve
+from bats.runs.result import Changes, solve_again
+from bats.storage.atomic import refuse_existing
 
-ShownProgress = Callable[[], AbstractContextManager[Progress]]
-"""shows how far something has come, while a block lasts"""
-
-GAMMA = 0.99
-"""discount of a log's MDP, where none is given"""
-STEPS = 1000
-"""of the walks that returns are counted over, where no number is given"""
-FOR_RUNS_ONLY = ("penalty", "tolerance", "reward", "goal", "radius", "steps", "policy")
+GAMMA, STEPS = 0.99, 1000
+CHANGES = ("gamma", "dead_end_value", "penalty_steps", "penalty", "tolerance", "reward", "goal", "radius")
+"""options that change how a run's graph is solved"""
+RUN = "folder of a finished run"
 
 
-@dataclass(frozen=True)
-class Under:
-    """The settings that an MDP is solved under."""
-
-    gamma: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """discount of one step; by default 0.99 for a log, and the run's own for a run"""
-    dead_end_value: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """what a state is worth whose future the log does not show; by default 0 for a log, the run's own for a run"""
-    penalty: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """runs only: price of a stitch's error, in the unit that the run was made with"""
-    tolerance: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """runs only: drop stitches with a larger error"""
-    reward: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION", help_behavior_hint="")] = None
-    """runs only: another reward, a function of arrays (states, actions, next states); modules here are found"""
-    goal: Annotated[str | None, tyro.conf.arg(metavar="X,Y,…", help_behavior_hint="")] = None
-    """runs only: reward 1 where the next state's first numbers are near these, else 0 (--goal=-1,2 if negative)"""
-    radius: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """with --goal: how near"""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
-    """runs only: steps that undiscounted returns are counted over; by default 1000"""
-    save: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """folder to save the MDP in; `bats.load_mdp` reads it"""
-    policy: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """runs only: clone the policy that was found, as `fit` does, and write it here (.safetensors)"""
+def _add_changes(parser: ArgumentParser) -> None:
+    table = f"""
+    --gamma X  discount of one step
+    --dead-end-value X  value of a state whose future the log does not show
+    --penalty-steps X  penalty on a unit of a stitch's error, in steps of delay
+    --penalty X  the same in reward
+    --tolerance X  drop stitches with a larger error
+    {REWARD}
+    """
+    add_options(parser.add_argument_group("solve under", "By default as in the run."), table)
 
 
-class Stopwatch:
-    """Seconds by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def timing(self, stage: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        yield
-        self.seconds[stage] = time.perf_counter() - begun
-
-    def __str__(self) -> str:
-        return ", ".join(f"{stage} {spent:.2f}" for stage, spent in self.seconds.items())
+def read_changes(arguments: Namespace) -> tuple[Changes, dict[str, Any]]:
+    """The changes, and those that were given by their names."""
+    given = {name: getattr(arguments, name) for name in CHANGES if getattr(arguments, name) is not None}
+    numbers = {name: value for name, value in given.items() if name not in ("reward", "goal", "radius")}
+    return Changes(**numbers, reward=read_reward(arguments)), given
 
 
-def solve_log(read: Callable[[], Dataset], under: Under, out: Console) -> None:
-    """Reads a log, solves its MDP and tells."""
-    odd = [name for name in FOR_RUNS_ONLY if getattr(under, name) is not None]
-    if odd:
-        raise SettingError(f"--{odd[0]} is for the folder of a run, made by `bats-rl fit`; this is a log.")
-    _check_outputs(under)
-    watch = Stopwatch()
-    with watch.timing("read"):
-        dataset = read()
-    with watch.timing("build"):
-        mdp = from_dataset(dataset, gamma=GAMMA if under.gamma is None else under.gamma)
-    dead_end_value = 0.0 if under.dead_end_value is None else under.dead_end_value
-    with watch.timing("solve"):
+def add_solve(parser: ArgumentParser) -> None:
+    table = f"""
+    LOG|RUN  {LOG}; or the folder of a finished run
+    --steps N  runs: longest rollout for undiscounted returns; by default {STEPS}
+    --save FOLDER  save the MDP here; `bats.load_mdp` reads it
+    --policy FILE  runs: clone the policy into this .safetensors file
+    """
+    add_options(parser, table + QUIET)
+    _add_changes(parser)
+    add_options(parser.add_argument_group("reading the log"), COLUMNS + READING)
+
+
+def run_solve(arguments: Namespace, terminal: Terminal) -> None:
+    if arguments.save is not None:
+        refuse_existing(arguments.save)
+    if RunFolder(arguments.log).is_run:
+        _solve_run(arguments, terminal)
+    else:
+        _solve_log(arguments, terminal)
+
+
+def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
+    for name in ("penalty_steps", "penalty", "tolerance", "reward", "goal", "radius", "steps", "policy"):
+        if getattr(arguments, name) is not None:
+            flag = name.replace("_", "-")
+            raise SettingError(f"--{flag} is for the folder of a run, made by `bats-rl fit`; this is a log.")
+    seconds: dict[str, float] = {}
+    dead_end_value = arguments.dead_end_value or 0.0
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress, _timed("read", seconds):
+        dataset = read_log(arguments.log, arguments, progress)
+    with _timed("build", seconds):
+        mdp = from_dataset(dataset, gamma=GAMMA if arguments.gamma is None else arguments.gamma)
+    with _timed("solve", seconds):
         solution = policy_iteration(mdp, dead_end_value=dead_end_value)
-    if under.save is not None:
-        mdp_files.save_mdp(mdp, under.save)
+    if arguments.save is not None:
+        save_mdp(mdp, arguments.save)
+    dead_ends = int(((mdp.out_degree == 0) & ~mdp.terminal).sum())
+    logged = logged_value(dataset, gamma=mdp.gamma, dead_end_value=dead_end_value)
     facts = {
-        "best value at the starts": f"{start_value(mdp, solution.value):.6g} (discount {mdp.gamma:g})",
-        "rounds of policy iteration": f"{solution.rounds}",
-        "seconds": str(watch),
+        "states": f"{mdp.state_count:,}, {int((mdp.out_degree > 1).sum()):,} of them with more than one action",
+        "edges": f"{mdp.edge_count:,}",
+        "dead ends": f"{dead_ends:,}" + (f", with value {dead_end_value:g}" if dead_ends else ""),
+        "start states": f"{len(mdp.starts):,}",
+        "value of the log at the starts": f"{logged:.6g}",
+        "optimal value at the starts": f"{solution.start_value:.6g} (discount {mdp.gamma:g})",
+        "policy iterations": f"{solution.iterations}",
+        "seconds": ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items()),
     }
-    print_solution(dataset, mdp, facts | _saved(under.save), dead_end_value, out)
+    saved = {} if arguments.save is None else {"saved in": str(arguments.save)}
+    print_facts(f"{dataset.name}: solved exactly", facts | saved, terminal.out)
+    print_notes(dataset, terminal.out)
 
 
-def solve_run(path: Path, under: Under, shown: ShownProgress, out: Console) -> None:
-    """Solves a finished run again, clones what was found where that was asked for, and tells."""
-    reward = _reward(under)
-    steps = STEPS if under.steps is None else under.steps
+def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
+    if (arguments.columns, arguments.actions, arguments.timeouts) != (None, "auto", "auto"):
+        raise SettingError("--columns, --actions and --timeouts are for reading a log; this is the folder of a run.")
+    steps = STEPS if arguments.steps is None else arguments.steps
     if steps < 1:
-        raise SettingError(f"`steps` must be at least 1; got {steps}.")
-    _check_outputs(under)
-    run, watch = RunFolder(path), Stopwatch()
-    facts = run.finished()
-    with watch.timing("load and solve"):
-        found = resolve(run, Changes(under.gamma, under.penalty, under.tolerance, under.dead_end_value, reward))
-    mdp = found.mdp
-    with watch.timing("walk"):
-        walks = walk(mdp, found.solution.policy, mdp.starts, steps)
-        earned = float(mdp.start_weights @ undiscounted_return(mdp, walks))
-    if under.save is not None:
-        mdp_files.save_mdp(mdp, under.save)
-    if under.policy is not None:
-        with watch.timing("clone"), shown() as progress:
-            _clone(run, found, under, under.policy, progress)
-    told = {
-        "value at the starts": f"{start_value(mdp, found.solution.value):.6g} (discount {mdp.gamma:g})",
-        "value when the run ended": f"{facts.value:.6g} (discount {facts.gamma:g})",
-        "undiscounted return": f"{earned:.6g} in {steps:,} steps at most",
-        "stitched steps": f"{stitched_share(mdp, walks):.1%}",
-        "stitches kept": f"{found.kept:,}",
+        raise SettingError(f"--steps must be at least 1; got {steps}.")
+    changes, given = read_changes(arguments)
+    if arguments.policy is not None:
+        if arguments.policy.suffix != ".safetensors":
+            written = "a policy is written as .safetensors; `bats-rl export` makes .onnx of it"
+            raise OutputError(f"{arguments.policy}: {written}.")
+        refuse_existing(*policy_paths(arguments.policy))
+    run = RunFolder(arguments.log)
+    summary = run.summary()
+    seconds: dict[str, float] = {}
+    with _timed("load and solve", seconds):
+        solution = solve_again(run, changes)
+    mdp, policy = solution.mdp, solution.policy
+    with _timed("roll out", seconds):
+        rollouts = roll_out(mdp, policy, mdp.starts, steps)
+        mean_return = float(mdp.start_weights @ undiscounted_return(mdp, rollouts))
+    saved = {}
+    if arguments.save is not None:
+        save_mdp(mdp, arguments.save)
+        saved["saved in"] = str(arguments.save)
+    if arguments.policy is not None:
+        from bats.runs.variants import clone_again  # with JAX
+
+        with _timed("clone", seconds), shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+            save_policy(clone_again(run, solution, solved_under=given, progress=progress), arguments.policy)
+        saved["policy cloned in"] = str(arguments.policy)
+    facts = {
+        "value at the starts": f"{solution.start_value:.6g} (discount {mdp.gamma:g})",
+        "value when the run ended": f"{summary.value:.6g} (discount {summary.gamma:g})",
+        "undiscounted return": f"{mean_return:.6g} in at most {steps:,} steps",
+        "stitched steps": f"{stitched_share(mdp, rollouts):.1%}",
+        "stitches": f"{mdp.kept_stitches:,}",
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
-        "seconds": str(watch),
+        "seconds": ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items()),
     }
-    print_facts(f"{path}: solved exactly", told | _saved(under.save, under.policy), out)
-    if all(getattr(under, each.name) is None for each in fields(Under)):
-        print_line("nothing was asked to be otherwise: --help tells what can be", out)
+    print_facts(f"{run.path}: solved exactly", facts | saved, terminal.out)
+    if not given:
+        print_line("no settings were changed; --help shows which can be", terminal.out)
 
 
-def load_reward(name: str) -> RewardFunction:
-    """The function called `package.module:function`; modules in the current folder are found too."""
-    module, _, function = name.partition(":")
-    if not module or not function:
-        raise SettingError(f"`reward` must be like package.module:function; got '{name}'.")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found = getattr(import_module(module), function)
-    except Exception as error:  # a module of the user's may raise anything
-        raise SettingError(f"The reward {name} could not be loaded: {type(error).__name__}: {error}.") from error
-
-    def reward(
-        states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
-    ) -> np.ndarray:  # of whatever shape: `rewarded` looks at it
-        try:
-            return np.asarray(found(states, actions, next_states), dtype=np.float64)
-        except Exception as error:
-            raise SettingError(f"The reward {name} failed: {type(error).__name__}: {error}.") from error
-
-    return reward
+def add_clone(parser: ArgumentParser) -> None:
+    add_options(parser, f"RUN  {RUN}\n --name NAME  the new policy is RUN/policies/NAME.safetensors (required) {QUIET}")
+    _add_changes(parser)
+    add_groups(parser, "rollouts", "cloning")
 
 
-def _reward(under: Under) -> RewardFunction | None:
-    if under.goal is None:
-        if under.radius is not None:
-            raise SettingError("--radius needs a --goal.")
-        return None if under.reward is None else load_reward(under.reward)
-    if under.reward is not None or under.radius is None:
-        raise SettingError("--goal needs a --radius." if under.radius is None else "Give a --reward or a --goal.")
-    try:
-        goal = np.array([float(number) for number in under.goal.split(",")])
-    except ValueError as error:
-        raise SettingError(f"`goal` must be numbers with commas between; got '{under.goal}'.") from error
-    return goal_reward(goal, under.radius)
+def run_clone(arguments: Namespace, terminal: Terminal) -> None:
+    from bats.runs.variants import clone_again  # with JAX
+
+    run = RunFolder(arguments.run)
+    run.summary()
+    file = run.policies / f"{_checked_name(arguments.name)}.safetensors"
+    refuse_existing(*policy_paths(file))
+    changes, given = read_changes(arguments)
+    config = change_settings(run.settings(), arguments)
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        solution = solve_again(run, changes)
+        policy = clone_again(run, solution, config=config, solved_under=given, progress=progress)
+        save_policy(policy, file)
+    print_facts(f"{run.path}: cloned again", policy_facts(policy, file), terminal.out)
+    line = f"`bats-rl evaluate {file}` plays it, `bats-rl certify {run.path} --policy {file}` bounds it"
+    print_line(line, terminal.out)
 
 
-def _clone(run: RunFolder, solved: Resolved, under: Under, file: Path, progress: Progress) -> None:
-    """Clones the policy that was found and saves it; its card says what it was found under."""
-    from bats.runs.pipeline import clone_resolved  # brings in JAX
-
-    asked = {each.name: getattr(under, each.name) for each in fields(Under) if each.name not in ("save", "policy")}
-    changed = {name: value for name, value in asked.items() if value is not None and name != "steps"}
-    policy = clone_resolved(run, solved, progress=progress)
-    save_policy(replace(policy, card={**policy.card, "solved_under": changed}) if changed else policy, file)
-
-
-def _check_outputs(under: Under) -> None:
-    """Complains about what would be overwritten, or cannot be written, before the work is done."""
-    if under.save is not None:
-        refuse_existing(under.save)
-    if under.policy is not None:
-        if under.policy.suffix != ".safetensors":
-            raise OutputError(f"{under.policy}: it is written as .safetensors; `bats-rl export` makes .onnx of it.")
-        refuse_existing(*policy_paths(under.policy))
+def add_certify(parser: ArgumentParser) -> None:
+    table = f"""
+    RUN  {RUN}
+    --confidence X  share of rollouts whose summed errors the bounds must cover
+    --reward-range NUMBERS  smallest and largest possible reward: 0,1
+    --policy FILE  another clone of the run; by default its own policy
+    --name NAME  the certificate is RUN/certificates/NAME; by default a name made of the options
+    """
+    add_options(parser, table + QUIET)
 
 
-def _saved(folder: Path | None, policy: Path | None = None) -> dict[str, str]:
-    saved = {"saved in": folder, "policy cloned in": policy}
-    return {name: str(place) for name, place in saved.items() if place is not None}
+def run_certify(arguments: Namespace, terminal: Terminal) -> None:
+    from bats.runs.variants import certify_again  # with JAX
+
+    run = RunFolder(arguments.run)
+    run.summary()
+    settings = run.settings().certificate or CertificateConfig()
+    named = [] if arguments.policy is None else [arguments.policy.stem]
+    if arguments.confidence is not None:
+        settings = replace(settings, confidence=arguments.confidence)
+        named.append(f"confidence-{arguments.confidence:g}")
+    if arguments.reward_range is not None:
+        settings = replace(settings, reward_range=arguments.reward_range)
+        named.append("rewards-" + "-".join(f"{reward:g}" for reward in arguments.reward_range))
+    folder = run.certificates / _checked_name(arguments.name or "-".join(named) or "again")
+    refuse_existing(folder)
+    policy = None if arguments.policy is None else load_policy(arguments.policy)
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        certificate = certify_again(run, settings, policy=policy, progress=progress)
+        save_certificate(certificate, folder)
+    print_certificate(certificate, terminal.out)
+    print_line(f"saved in {folder}", terminal.out)
+
+
+def _checked_name(name: str) -> str:
+    if not name or any(not (letter.isalnum() or letter in "-_.") for letter in name) or name.startswith("."):
+        raise SettingError(f"--name may have letters, digits, '-', '_' and '.'; got '{name}'.")
+    return name
+
+
+@contextmanager
+def _timed(stage: str, seconds: dict[str, float]) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - began

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
 
 from bats.data.dataset import Dataset
-from bats.data.distinct import merge_states, number_rows, row_bits
+from bats.data.distinct import StateIndex, merge_states, number_rows, row_bits
 from bats.data.episodes import Note, plural
 
 
@@ -44,15 +43,15 @@ def validate(dataset: Dataset) -> Validation:
     states, source, target = merge_states(dataset.observations, dataset.next_observations)
     columns = _columns(dataset)
     notes = [*dataset.notes, *_determinism_notes(dataset, source, target)]
-    single = int(np.count_nonzero(_episode_lengths(dataset) == 1))
+    lengths = np.diff(np.flatnonzero(dataset.episode_ends), prepend=-1)
+    single = int(np.count_nonzero(lengths == 1))
     text = f"{single:,} of {plural(dataset.episode_count, 'episode')} with a single row."
     if 2 * single > dataset.episode_count:
-        text = f"{text} If the rows are out of order, every one of them counts as a start state."
-        notes.append(Note("problem", text))
+        order = "If the rows are out of order, every one of them counts as a start state."
+        notes.append(Note("problem", f"{text} {order}"))
     elif single:
         notes.append(Note("fact", text))
-    constant = [column.name for column in columns if column.constant]
-    if constant:
+    if constant := [column.name for column in columns if column.constant]:
         notes.append(Note("fact", f"Constant throughout the log: {', '.join(constant)}."))
     if float(np.ptp(dataset.rewards)) == 0:
         same = f"Every reward is {dataset.rewards[0]:g}"
@@ -60,18 +59,11 @@ def validate(dataset: Dataset) -> Validation:
             notes.append(Note("fact", f"{same}: only the length of an episode counts."))
         else:
             notes.append(Note("problem", f"{same} and nothing terminates: no behaviour is better than another."))
-    return Validation(_facts(dataset, len(states), source), columns, tuple(notes))
+    return Validation(_facts(dataset, lengths, len(states), source), columns, tuple(notes))
 
 
-def _episode_lengths(dataset: Dataset) -> Int[np.ndarray, "episodes"]:
-    """Number of rows of each episode."""
-    return np.diff(np.flatnonzero(dataset.episode_ends), prepend=-1)
-
-
-def _facts(dataset: Dataset, state_count: int, source: Int[np.ndarray, "N"]) -> dict[str, str]:
-    lengths = _episode_lengths(dataset)
-    rewards = dataset.rewards
-    ends = int(np.count_nonzero(dataset.terminations))
+def _facts(dataset: Dataset, lengths: np.ndarray, state_count: int, source: StateIndex) -> dict[str, str]:
+    rewards, ends = dataset.rewards, int(np.count_nonzero(dataset.terminations))
     if dataset.action_count is None:
         actions = f"{plural(dataset.actions.shape[1], 'number')} ({dataset.actions.dtype})"
     else:
@@ -104,7 +96,7 @@ def _columns(dataset: Dataset) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _determinism_notes(dataset: Dataset, source: Int[np.ndarray, "N"], target: Int[np.ndarray, "N"]) -> list[Note]:
+def _determinism_notes(dataset: Dataset, source: StateIndex, target: StateIndex) -> list[Note]:
     """Duplicate rows, and whether the same action in the same state ever had another outcome."""
     # three levels of equality, each refining the one before: same try, same outcome, same reward
     pair, _ = number_rows(np.column_stack([source, row_bits(dataset.actions)]))
@@ -113,8 +105,7 @@ def _determinism_notes(dataset: Dataset, source: Int[np.ndarray, "N"], target: I
     _, distinct_row = number_rows(np.column_stack([outcome, row_bits(dataset.rewards)]))
 
     notes = []
-    duplicates = len(dataset) - len(distinct_row)
-    if duplicates:
+    if duplicates := len(dataset) - len(distinct_row):
         notes.append(Note("fact", f"{plural(duplicates, 'row')} the same as another row in everything."))
     repeated = int(np.count_nonzero(np.bincount(pair) > 1))
     if not repeated:
@@ -127,8 +118,7 @@ def _determinism_notes(dataset: Dataset, source: Int[np.ndarray, "N"], target: I
         notes.append(Note("problem", f"{text}deterministic world: where that fails, values come out too high."))
     else:
         notes.append(Note("fact", f"{text} every one led to the same state each time."))
-    inconsistent = int(np.count_nonzero(np.bincount(outcome[distinct_row]) > 1))
-    if inconsistent:
+    if inconsistent := int(np.count_nonzero(np.bincount(outcome[distinct_row]) > 1)):
         text = f"{plural(inconsistent, 'transition')} with different rewards at different times; the mean counts."
         notes.append(Note("problem", text))
     return notes

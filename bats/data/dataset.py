@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from bats.arrays import Actions, Observations, RowFlags, RowNumbers
-from bats.data.episodes import Note, TimeoutRule, split_episodes
+from bats.data.episodes import EndFlags, Note, TimeoutRule, split_episodes
 from bats.errors import DataError
 
 MAX_NUMBER = 1e30
@@ -84,32 +84,20 @@ class Dataset:
             ended = np.zeros(len(states), dtype=bool) if terminations is None else _flags("terminations", terminations)
             timed_out = None if timeouts is None else _flags("timeouts", timeouts)
             last = None if episode_ends is None else _flags("episode_ends", episode_ends)
-            required = {"actions": choices, "rewards": reward, "terminations": ended}
-            _check_lengths(len(states), required | {"timeouts": timed_out, "episode_ends": last})
+            _check_lengths(len(states), actions=choices, rewards=reward, terminations=ended)
+            _check_lengths(len(states), timeouts=timed_out, episode_ends=last)
             state_names = _names("observation_names", observation_names, states.shape[1])
             choice_names = _names("action_names", action_names, 1 if choices.ndim == 1 else choices.shape[1])
-            episodes = split_episodes(states, next_states, ended, timed_out, rule=timeout_rule, ends=last)
+            episodes = split_episodes(states, next_states, EndFlags(ended, timed_out, last), timeout_rule)
             usable = int(np.count_nonzero(episodes.keep))
             require(usable >= 2, "at least 2 rows with a known next state", f"{usable}", field="observations")
         rows = slice(None) if usable == len(states) else episodes.keep  # a slice saves a copy of the whole log
-        ends = episodes.ends[rows]
-        first_rows = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
-        return cls(
-            observations=states[rows],
-            actions=choices[rows],
-            rewards=reward[rows],
-            next_observations=episodes.next_observations[rows],
-            terminations=ended[rows],
-            episode_ends=ends,
-            next_known=episodes.next_known[rows],
-            starts=first_rows,
-            start_weights=np.full(len(first_rows), 1 / len(first_rows)),
-            action_count=choice_count,
-            name=name,
-            notes=notes + episodes.notes,
-            observation_names=state_names,
-            action_names=choice_names,
-        )
+        ends, known = episodes.ends[rows], episodes.next_known[rows]
+        arrays = (states[rows], choices[rows], reward[rows], episodes.next_observations[rows], ended[rows], ends, known)
+        starts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
+        weights = np.full(len(starts), 1 / len(starts))
+        # all in the order of the fields
+        return cls(*arrays, starts, weights, choice_count, name, notes + episodes.notes, state_names, choice_names)
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -117,14 +105,19 @@ class Dataset:
     def __repr__(self) -> str:
         discrete = self.action_count is not None
         actions = f"{self.action_count} actions" if discrete else f"{self.actions.shape[1]} action numbers"
-        return (
-            f"Dataset({self.name}: {len(self):,} rows, {self.observations.shape[1]} observation numbers, {actions}, "
-            f"{self.episode_count:,} episodes, {len(self.starts):,} starts)"
-        )
+        size = f"{len(self):,} rows, {self.observations.shape[1]} observation numbers, {actions}"
+        return f"Dataset({self.name}: {size}, {self.episode_count:,} episodes, {len(self.starts):,} starts)"
 
     @property
     def episode_count(self) -> int:
         return int(np.count_nonzero(self.episode_ends))
+
+    def with_rewards(self, rewards: ArrayLike) -> Dataset:
+        """The same log with other rewards, one for each row."""
+        with naming(self.name):
+            reward = _finite("rewards", _as_float(_column("rewards", rewards)))
+            _check_lengths(len(self), rewards=reward)
+        return replace(self, rewards=reward)
 
     def with_starts(self, starts: ArrayLike | StartRule, weights: ArrayLike | None = None) -> Dataset:
         """The same log with other start states: row numbers, or a rule on observations; equal weights by default."""
@@ -134,19 +127,19 @@ class Dataset:
             require(rows.size > 0, "at least one start state", "none", field="starts")
             shares = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
             usable = shares.shape == rows.shape and np.isfinite(shares).all() and shares.min() >= 0 and shares.sum() > 0
-            expected = f"{len(rows)} weights, none negative, some positive"
-            require(usable, expected, f"{shares}", field="start_weights")
+            require(usable, f"{len(rows)} weights, none negative, some positive", f"{shares}", field="start_weights")
         # weights that already sum to 1 keep every bit, so that a log written and read again is the same log
         total = shares.sum()
-        if abs(total - 1) > 1e-12:
-            shares = shares / total
-        return replace(self, starts=rows, start_weights=shares)
+        weights = shares if abs(total - 1) <= 1e-12 else shares / total
+        return replace(self, starts=rows, start_weights=weights)
 
 
-def require(condition: object, expected: str, found: str, *, field: str, hint: str = "") -> None:
+def require(
+    condition: object, expected: str, found: str, *, field: str | None = None, row: int | None = None, hint: str = ""
+) -> None:
     """Raises a `DataError` unless the condition holds."""
     if not condition:
-        raise DataError(expected, found, field=field, hint=hint)
+        raise DataError(expected, found, field=field, row=row, hint=hint)
 
 
 @contextmanager
@@ -169,15 +162,15 @@ def printable(text: str, limit: int) -> str:
 def row_numbers(field: str, values: ArrayLike, count: int) -> Int[np.ndarray, "rows"]:
     """Row numbers of a log of `count` rows, checked; there may be none."""
     rows = np.asarray(values)
-    if rows.ndim != 1 or (rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count)):
-        raise DataError(f"row numbers from 0 to {count - 1}", f"{rows.dtype} of shape {rows.shape}", field=field)
+    valid = rows.ndim == 1 and (rows.size == 0 or (rows.dtype.kind in "iu" and 0 <= rows.min() <= rows.max() < count))
+    require(valid, f"row numbers from 0 to {count - 1}", f"{rows.dtype} of shape {rows.shape}", field=field)
     return rows.astype(np.int64)
 
 
-def _check_lengths(rows: int, fields: Mapping[str, np.ndarray | None]) -> None:
+def _check_lengths(rows: int, **fields: np.ndarray | None) -> None:
     for field, values in fields.items():
-        if values is not None and len(values) != rows:
-            raise DataError(f"{rows} rows, as in observations", f"{len(values)}", field=field)
+        count = rows if values is None else len(values)
+        require(count == rows, f"{rows} rows, as in observations", f"{count}", field=field)
 
 
 def _states(observations: ArrayLike, next_observations: ArrayLike | None) -> tuple[Observations, Observations | None]:
@@ -187,10 +180,9 @@ def _states(observations: ArrayLike, next_observations: ArrayLike | None) -> tup
     if next_observations is None:
         return states, None
     next_states = _table("next_observations", next_observations)
-    _check_lengths(len(states), {"next_observations": next_states})
-    width, next_width = states.shape[1], next_states.shape[1]
-    expected = f"{width} numbers a row, as in observations"
-    require(width == next_width, expected, f"{next_width}", field="next_observations")
+    _check_lengths(len(states), next_observations=next_states)
+    width, found = states.shape[1], next_states.shape[1]
+    require(found == width, f"{width} numbers a row, as in observations", f"{found}", field="next_observations")
     # the coarser precision for both: otherwise the same state would be two different numbers
     coarser = min(states.dtype, next_states.dtype, key=lambda dtype: dtype.itemsize)
     return states.astype(coarser, copy=False), next_states.astype(coarser, copy=False)
@@ -211,10 +203,8 @@ def _actions(values: ArrayLike, discrete: bool | None, count: int | None) -> tup
     chosen = _finite("actions", table.reshape(-1))
     # indices are stored as 32-bit integers
     limit = 2**31 if count is None else count
-    wrong = np.flatnonzero((chosen != np.round(chosen)) | (chosen < 0) | (chosen >= limit))
-    if wrong.size:
-        expected = "a whole number from 0" + ("" if count is None else f" to {count - 1}")
-        raise DataError(expected, f"{chosen[wrong[0]]}", field="actions", row=int(wrong[0]))
+    wrong = (chosen != np.round(chosen)) | (chosen < 0) | (chosen >= limit)
+    _refuse(wrong, "a whole number from 0" + ("" if count is None else f" to {count - 1}"), chosen, "actions")
     indices = chosen.astype(np.int32)
     return indices, int(indices.max(initial=-1)) + 1 if count is None else count
 
@@ -230,8 +220,7 @@ def _names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ..
 
 def _table(field: str, values: ArrayLike) -> Observations:
     table = _numbers(field, values)
-    if table.ndim == 1:
-        table = table[:, None]
+    table = table[:, None] if table.ndim == 1 else table
     is_table = table.ndim == 2 and table.shape[1] > 0
     require(is_table, "a table of rank 2, rows by numbers", f"shape {table.shape}", field=field)
     return _finite(field, _as_float(table))
@@ -239,17 +228,14 @@ def _table(field: str, values: ArrayLike) -> Observations:
 
 def _column(field: str, values: ArrayLike, entry: str = "number") -> np.ndarray:
     column = _numbers(field, values)
-    if column.ndim == 2 and column.shape[1] == 1:
-        column = column[:, 0]
+    column = column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
     require(column.ndim == 1, f"one {entry} a row", f"shape {column.shape}", field=field)
     return column
 
 
 def _flags(field: str, values: ArrayLike) -> RowFlags:
     flags = _column(field, values, "flag")
-    wrong = np.flatnonzero((flags != 0) & (flags != 1)) if flags.dtype != bool else np.empty(0)
-    if wrong.size:
-        raise DataError("true or false (1 or 0)", f"{flags[wrong[0]]}", field=field, row=int(wrong[0]))
+    _refuse((flags != 0) & (flags != 1), "true or false (1 or 0)", flags, field)
     return flags.astype(bool)
 
 
@@ -274,9 +260,15 @@ def _as_float(numbers: np.ndarray) -> np.ndarray:
 
 def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
     # two reductions decide the usual case without a copy; a NaN fails both comparisons
-    if numbers.size == 0 or (numbers.min() >= -MAX_NUMBER and numbers.max() <= MAX_NUMBER):
-        return numbers
-    index = np.argwhere(~(np.abs(numbers) <= MAX_NUMBER))[0]
-    column = f" in column {index[1]}" if len(index) > 1 and numbers.shape[1] > 1 else ""
-    expected = f"finite numbers of size at most {MAX_NUMBER:g}"
-    raise DataError(expected, f"{numbers[tuple(index)]}{column}", field=field, row=int(index[0]))
+    if numbers.size and not (numbers.min() >= -MAX_NUMBER and numbers.max() <= MAX_NUMBER):
+        wrong = ~(np.abs(numbers) <= MAX_NUMBER)
+        _refuse(wrong, f"finite numbers of size at most {MAX_NUMBER:g}", numbers, field)
+    return numbers
+
+
+def _refuse(wrong: np.ndarray, expected: str, numbers: np.ndarray, field: str) -> None:
+    """Raises a `DataError` about the first of the numbers that is wrong, if there is one."""
+    if wrong.any():
+        row, *columns = np.argwhere(wrong)[0].tolist()
+        place = f" in column {columns[0]}" if columns and numbers.shape[1] > 1 else ""
+        raise DataError(expected, f"{numbers[row, *columns]}{place}", field=field, row=row)

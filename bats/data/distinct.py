@@ -16,6 +16,8 @@ from bats.arrays import Observations, States
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[..., Any]
+StateIndex = Int[np.ndarray, "N"]
+"""the state of each row"""
 
 
 def compiled(kernel: Kernel) -> Kernel:
@@ -26,9 +28,7 @@ def compiled(kernel: Kernel) -> Kernel:
         return njit(kernel)
 
 
-def merge_states(
-    observations: Observations, next_observations: Observations
-) -> tuple[States, Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
+def merge_states(observations: Observations, next_observations: Observations) -> tuple[States, StateIndex, StateIndex]:
     """The distinct states of a log, and for each row the index of its state and of its next state."""
     # rows interleave to s0 s0' s1 s1' …, so that states are numbered along each trajectory
     visited = np.stack([observations, next_observations], axis=1).reshape(2 * len(observations), -1)
@@ -80,12 +80,10 @@ def _number_rows(words: Array, number: Array, first: Array) -> int:
                 count += 1
                 break
             # whole rows are compared: equal hashes alone never merge two rows
-            equal = True
-            for column in range(width):
-                if words[first[entry], column] != words[row, column]:
-                    equal = False
-                    break
-            if equal:
+            column = 0
+            while column < width and words[first[entry], column] == words[row, column]:
+                column += 1
+            if column == width:
                 number[row] = entry
                 break
             slot = (slot + np.uint64(1)) & mask

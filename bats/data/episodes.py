@@ -23,6 +23,8 @@ from jaxtyping import Bool, Float
 from bats.arrays import Observations, RowFlags
 from bats.data.distinct import number_rows, row_bits
 
+StepFlags = Bool[np.ndarray, "M"]
+"""one for each step from a row to the next"""
 TimeoutRule = Literal["auto", "trust", "ignore"]
 """auto: a flagged row ends an episode unless its states continue; trust: always; ignore: never"""
 
@@ -49,6 +51,20 @@ class Note:
 
 
 @dataclass(frozen=True)
+class EndFlags:
+    """What a log itself says about the ends of its episodes."""
+
+    terminations: RowFlags
+    timeouts: RowFlags | None
+    ends: RowFlags | None
+    """rows that end an episode for certain, for example by episode ids; they are never doubted"""
+
+    @property
+    def certain(self) -> RowFlags:
+        return self.terminations if self.ends is None else self.terminations | self.ends
+
+
+@dataclass(frozen=True)
 class Episodes:
     """The next state of each row, and the rows that end an episode."""
 
@@ -62,23 +78,13 @@ class Episodes:
 
 
 def split_episodes(
-    observations: Observations,
-    next_observations: Observations | None,
-    terminations: RowFlags,
-    timeouts: RowFlags | None,
-    *,
-    rule: TimeoutRule,
-    ends: RowFlags | None = None,
+    observations: Observations, next_observations: Observations | None, flags: EndFlags, rule: TimeoutRule
 ) -> Episodes:
-    """Finds the episodes of a log with or without next states and flags.
-
-    `ends`: rows that end an episode for certain, for example by episode ids; they are never doubted.
-    """
-    has_flags = timeouts is not None or ends is not None
-    certain = terminations if ends is None else terminations | ends
+    """Finds the episodes of a log with or without next states and flags."""
     if next_observations is None:
-        return _without_next_states(observations, terminations, certain, timeouts, rule=rule, has_flags=has_flags)
+        return _without_next_states(observations, flags, rule)
 
+    certain, timeouts = flags.certain, flags.timeouts
     # with next states, an episode continues exactly where a row's next state is the next row's state
     continues = np.zeros(len(observations), dtype=bool)
     np.all(next_observations[:-1] == observations[1:], axis=1, out=continues[:-1])
@@ -88,30 +94,20 @@ def split_episodes(
         notes.append(_end_at_timeouts(is_end, timeouts, continues, doubt=rule == "auto"))
     # a timeout explains a break even if the rule is to ignore timeouts
     flagged = certain if timeouts is None else certain | timeouts
-    breaks = int(np.count_nonzero(~continues[:-1] & ~flagged[:-1]))
-    if breaks:
+    if breaks := int(np.count_nonzero(~continues[:-1] & ~flagged[:-1])):
         text = f"{plural(breaks, 'row')} with a next state that is not the next row's"
-        if has_flags:
-            text = f"{text}, though no flag ends the episode; episodes were ended there."
-            notes.append(Note("problem", text))
-        else:
+        if timeouts is None and flags.ends is None:
             notes.append(Note("decision", f"{text}: episodes end there."))
+        else:
+            notes.append(Note("problem", f"{text}, though no flag ends the episode; episodes were ended there."))
     all_rows = np.ones(len(observations), dtype=bool)
     return Episodes(next_observations, all_rows, is_end, all_rows, tuple(notes))
 
 
-def _without_next_states(
-    observations: Observations,
-    terminations: RowFlags,
-    certain: RowFlags,
-    timeouts: RowFlags | None,
-    *,
-    rule: TimeoutRule,
-    has_flags: bool,
-) -> Episodes:
+def _without_next_states(observations: Observations, flags: EndFlags, rule: TimeoutRule) -> Episodes:
     """The next row's state is the next state, except across a boundary."""
     notes = [Note("decision", "The log has no next states: each was taken from the row that follows.")]
-    is_end = certain.copy()
+    terminations, timeouts, is_end = flags.terminations, flags.timeouts, flags.certain.copy()
     is_end[-1] = True  # nothing follows the last row
     continues = np.zeros_like(is_end)
     if rule == "auto":
@@ -120,28 +116,26 @@ def _without_next_states(
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
         count = int(np.count_nonzero(jumps))
         text = f"{plural(count, 'step')} over {JUMP_FACTOR:g} times the longest ordinary step taken as episode ends"
-        if not has_flags:
-            text = f"The log has neither next states nor timeouts, so boundaries are a guess: {text}."
-            notes.append(Note("problem", text))
+        if timeouts is None and flags.ends is None:
+            guess = "The log has neither next states nor timeouts, so boundaries are a guess"
+            notes.append(Note("problem", f"{guess}: {text}."))
         elif count:
             notes.append(Note("problem", f"{text}, though no flag is there."))
         is_end[:-1] |= jumps
         continues[:-1] = ordinary & ~is_end[:-1]
     if timeouts is not None and rule != "ignore":
-        # where states repeat, as in a grid, every step is an ordinary one and proves nothing about a flag
-        doubt = rule == "auto" and not _states_repeat(observations)
+        # where the same states come back, as in a grid, every step is an ordinary one and proves nothing about a flag
+        doubt = rule == "auto" and len(number_rows(row_bits(observations))[1]) >= DISTINCT_SHARE * len(observations)
         notes.append(_end_at_timeouts(is_end, timeouts, continues, doubt=doubt))
 
     # an end gets its own state as a placeholder; a termination keeps its row for the reward, any other end is dropped
     next_observations = np.concatenate([observations[1:], observations[-1:]])
     next_observations[is_end] = observations[is_end]
     keep = ~is_end | terminations
-    if terminations.any():
-        count = int(np.count_nonzero(terminations))
-        text = f"{plural(count, 'terminal row')}: the state that followed was not logged, only the reward."
+    if terminal := int(np.count_nonzero(terminations)):
+        text = f"{plural(terminal, 'terminal row')}: the state that followed was not logged, only the reward."
         notes.append(Note("decision", text))
-    lost = len(keep) - int(np.count_nonzero(keep))
-    if lost:
+    if lost := int(np.count_nonzero(~keep)):
         text = f"{plural(lost, 'row')} at the end of an episode left out: the next state was never logged."
         notes.append(Note("decision", text))
     is_end[:-1] |= ~keep[1:]  # the row before a dropped one becomes its episode's last
@@ -163,9 +157,7 @@ def _end_at_timeouts(is_end: RowFlags, timeouts: RowFlags, continues: RowFlags, 
     return Note("decision", f"{plural(total, 'timeout')}: {joined_count:,} joined because the states go on, {ends}")
 
 
-def _classify_steps(
-    observations: Observations, unflagged: Bool[np.ndarray, "M"]
-) -> tuple[Bool[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
+def _classify_steps(observations: Observations, unflagged: StepFlags) -> tuple[StepFlags, StepFlags]:
     """Which steps between consecutive rows are ordinary, and which of the unflagged ones are jumps.
 
     Each number of the state is measured in units of its own root mean square change. An ordinary step is short in
@@ -189,12 +181,6 @@ def _max_ordinary(steps: Float[np.ndarray, "n"]) -> float:
         return 0.0
     near = moving[moving <= OUTLIER_FACTOR * np.quantile(moving, 0.9)]
     return float(np.quantile(near, ORDINARY_QUANTILE))
-
-
-def _states_repeat(observations: Observations) -> bool:
-    """Whether the log returns to exactly the same states, as in a world with finitely many."""
-    _, first = number_rows(row_bits(observations))
-    return len(first) < DISTINCT_SHARE * len(observations)
 
 
 def plural(number: int, noun: str) -> str:

@@ -27,15 +27,19 @@ from bats.data.episodes import plural
 from bats.errors import SettingError
 from bats.evaluation.episodes import evaluate, interval, open_environments, replay
 from bats.graph.mdp import TabularMDP
-from bats.graph.rollouts import undiscounted_return, walk
-from bats.metric.scaled import ScaledMetric
+from bats.graph.rollouts import roll_out, undiscounted_return
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
-from bats.runs.solve_again import Changes, resolve
-from bats.storage.atomic import atomic_path
+from bats.runs.result import run_metric, solve_again
+from bats.storage.atomic import write_text
 from bats.tasks.catalogue import Score, task_of_environment
 from bats.tasks.episodes import Environment, Episode
 
+MEANING = {
+    "promised": "what the graph says that its rollouts earn",
+    "replayed": "what the actions of the same rollouts earn in the environment, played open loop",
+    "cloned": "what the policy earns there",
+}
 EPISODES = 100
 """from an environment's own starts, if no number is given"""
 
@@ -55,11 +59,9 @@ class ReturnEstimate:
 
     @classmethod
     def of(cls, returns: Float[np.ndarray, "n"], score: Score | None, *, seed: int) -> ReturnEstimate:
-        def scored(value: float) -> float | None:
-            return None if score is None else float(score(value))
-
         mean, (low, high) = float(returns.mean()), interval(returns, seed=seed)
-        return cls(mean, low, high, scored(mean), scored(low), scored(high), len(returns))
+        scored, scored_low, scored_high = (None if score is None else float(score(x)) for x in (mean, low, high))
+        return cls(mean, low, high, scored, scored_low, scored_high, len(returns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +91,7 @@ class Comparison:
         record = {name: getattr(self, name) for name in ("environment", "starts", "episodes", "seed")}
         for name, estimate in self.columns.items():
             record[name] = {field: value for field, value in asdict(estimate).items() if value is not None}
-        with atomic_path(Path(path), overwrite=overwrite) as temporary:
-            temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(record, indent=2) + "\n", overwrite=overwrite)
 
 
 def compare(
@@ -125,25 +126,16 @@ def compare(
     )
 
     estimate = partial(ReturnEstimate.of, score=None if task is None else task.score, seed=seed)
-    promised = replayed = None
+    promised, replayed, cloned = None, None, estimate(played.returns)
     if run is not None and task is not None and task.takes_states:
-        solved = resolve(run, Changes())
-        mdp, metric = solved.mdp, ScaledMetric(np.array(run.finished().metric, dtype=np.float32))
+        solution, metric = solve_again(run), run_metric(run.summary())
+        mdp = solution.mdp
         # the graph only starts in logged states, so its rollouts start as near to the episodes as it can
         first_states = nearest_starts(mdp, played.starts, metric)
-        rollouts = walk(mdp, solved.solution.policy, first_states, spec.max_episode_steps)
+        rollouts = roll_out(mdp, solution.policy, first_states, spec.max_episode_steps)
         promised = estimate(undiscounted_return(mdp, rollouts))
         replayed = estimate(replay(mdp, rollouts, first_states, environment, seed=seed, progress=progress).returns)
-    return Comparison(
-        environment=spec.id,
-        starts=starts_summary,
-        episodes=len(played.returns),
-        seed=seed,
-        promised=promised,
-        replayed=replayed,
-        cloned=estimate(played.returns),
-        recorded=played.episodes,
-    )
+    return Comparison(spec.id, starts_summary, len(played.returns), seed, promised, replayed, cloned, played.episodes)
 
 
 def nearest_starts(mdp: TabularMDP, states: Float[np.ndarray, "n D"], metric: Metric) -> Int[np.ndarray, "n"]:

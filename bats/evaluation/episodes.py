@@ -6,10 +6,10 @@ The environment only measures. Nothing that is fitted or selected depends on it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -20,11 +20,13 @@ from bats.arrays import Progress, no_progress
 from bats.errors import BatsError, SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import TabularMDP
-from bats.graph.rollouts import Walks
+from bats.graph.rollouts import Rollouts
 from bats.tasks.catalogue import task_of_environment
-from bats.tasks.common import draw_seed, generator
-from bats.tasks.episodes import Environment, Episode, open_loop, play, step_limit
+from bats.tasks.common import draw_seeds, generator
+from bats.tasks.episodes import ChooseActions, Environment, Episode, open_loop, play, step_limit
 
+Environments = str | Sequence[Environment]
+"""an id that Gymnasium knows, or environments that are used in turn"""
 AT_ONCE = 256
 """environments that are opened for one evaluation; further episodes take turns"""
 RESAMPLES = 9999
@@ -50,27 +52,14 @@ class Evaluation:
     episodes: tuple[Episode, ...]
     """empty unless they were recorded"""
 
-    @classmethod
-    def of(cls, episodes: Sequence[Episode], environment: Environment, *, record: bool) -> Evaluation:
-        """The returns of episodes in an environment, whose task knows how to score them."""
-        returns = np.array([episode.rewards.sum() for episode in episodes])
-        task = task_of_environment(environment)
-        return cls(
-            returns=returns,
-            lengths=np.array([len(episode) for episode in episodes]),
-            scores=task.score(returns) if task is not None and task.score is not None else None,
-            starts=np.stack([episode.observations[0] for episode in episodes]),
-            episodes=tuple(episodes) if record else (),
-        )
-
     @property
     def mean_return(self) -> float:
         return float(self.returns.mean())
 
 
 def evaluate(
-    actor: Actor,
-    environment: str | Sequence[Environment],
+    actor: Actor | ChooseActions,
+    environment: Environments,
     *,
     episodes: int | None = None,
     starts: Float[np.ndarray, "n D"] | None = None,
@@ -80,8 +69,8 @@ def evaluate(
 ) -> Evaluation:
     """Plays episodes from the environment's own start states, or from `starts` if it can be put into a state.
 
-    `environment` is an id that Gymnasium knows, or a list of environments that are used in turn. An episode lasts until
-    the environment ends it, so the environment must have a time limit.
+    `actor`: a `Policy`, for example, or a function `ChooseActions`, which also gets the episodes and the step. An
+    episode lasts until the environment ends it, so the environment must have a time limit.
     """
     if (episodes is None) == (starts is None):
         raise SettingError("Give `episodes`, a number, or `starts`, one state each; not both, and not neither.")
@@ -89,21 +78,25 @@ def evaluate(
     if count < 1:
         raise SettingError(f"An evaluation takes at least 1 episode; got {count}.")
 
-    def choose(observations: np.ndarray, running: Sequence[int], step: int) -> np.ndarray:
-        return actor.predict(observations)
+    def choose(observations: np.ndarray, running: Sequence[int], step: int) -> Iterable[Any]:
+        return actor.predict(observations) if isinstance(actor, Actor) else actor(observations, running, step)
 
-    rng = generator(seed)
-    seeds = [draw_seed(rng) for _ in range(count)]
+    seeds = draw_seeds(generator(seed), count)
     with open_environments(environment, min(count, AT_ONCE)) as opened:
         played = play(opened, choose, seeds=seeds, states=starts, keep_observations=record, progress=progress)
-        return Evaluation.of(played, opened[0], record=record)
+        task = task_of_environment(opened[0])
+    returns = np.array([episode.rewards.sum() for episode in played])
+    lengths = np.array([len(episode) for episode in played])
+    scores = None if task is None or task.score is None else task.score(returns)
+    first_observations = np.stack([episode.observations[0] for episode in played])
+    return Evaluation(returns, lengths, scores, first_observations, tuple(played) if record else ())
 
 
 def replay(
     mdp: TabularMDP,
-    rollouts: Walks,
+    rollouts: Rollouts,
     first_states: Int[np.ndarray, "n"],
-    environment: str | Sequence[Environment],
+    environment: Environments,
     *,
     seed: int = 0,
     record: bool = False,
@@ -114,23 +107,21 @@ def replay(
     Only for environments that can be put into a state. A rollout that stops in the graph has no further actions, so its
     replay stops there too, if the environment has not ended it before.
     """
-    if len(first_states) < 1 or len(first_states) != len(rollouts.edge):
-        count = len(rollouts.edge)
-        raise SettingError(f"A replay takes a first state for each rollout; got {len(first_states)} and {count}.")
+    starts, count = mdp.states[first_states], len(rollouts.edge)
+    if len(starts) < 1 or len(starts) != count:
+        raise SettingError(f"A replay takes a first state for each rollout; got {len(starts)} and {count}.")
     # A discrete action is a 64-bit integer in Gymnasium, whatever the graph stores.
     actions = mdp.action if mdp.action_count is None else mdp.action.astype(np.int64)
     choose = open_loop([actions[edges[edges != NO_EDGE]] for edges in rollouts.edge])
-    states, rng = mdp.states[first_states], generator(seed)
-    seeds = [draw_seed(rng) for _ in states]
-    with open_environments(environment, min(len(states), AT_ONCE)) as opened:
-        played = play(
-            opened, choose, seeds=seeds, states=states, keep_observations=record, progress=progress, stage="replaying"
-        )
-        return Evaluation.of(played, opened[0], record=record)
+
+    def replaying(stage: str, done: int, total: int) -> None:
+        progress("replaying", done, total)
+
+    return evaluate(choose, environment, starts=starts, seed=seed, record=record, progress=replaying)
 
 
-def interval(values: Float[np.ndarray, "n"], *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float]:
-    """A bootstrap interval for the mean, bias-corrected and accelerated; a single point if all values are equal.
+def interval(values: Float[np.ndarray, "n"], *, seed: int = 0) -> tuple[float, float]:
+    """A 95% bootstrap interval for the mean, bias-corrected and accelerated; a single point if all values are equal.
 
     For stratified starts it is a little too wide, because the resamples are not stratified.
     """
@@ -141,30 +132,27 @@ def interval(values: Float[np.ndarray, "n"], *, confidence: float = 0.95, seed: 
         # nearly constant values are dealt with below, and are no concern of the caller's
         warnings.simplefilter("ignore", DegenerateDataWarning)
         rng = np.random.default_rng(seed)
-        result = bootstrap((values,), np.mean, confidence_level=confidence, n_resamples=RESAMPLES, rng=rng)
+        result = bootstrap((values,), np.mean, confidence_level=0.95, n_resamples=RESAMPLES, rng=rng)
     low, high = float(result.confidence_interval.low), float(result.confidence_interval.high)
     # If almost all values are equal, the acceleration is not defined and the ends are not numbers.
     return (low, high) if np.isfinite([low, high]).all() else (mean, mean)
 
 
 @contextmanager
-def open_environments(environment: str | Sequence[Environment], count: int) -> Iterator[list[Environment]]:
+def open_environments(environment: Environments, count: int) -> Iterator[list[Environment]]:
     """Makes `count` environments and closes them after the block; given environments are used and left open."""
     if not isinstance(environment, str):
         if len(environment) == 0:
             raise SettingError("An evaluation takes at least 1 environment; got none.")
         yield list(environment)
         return
-    opened: list[Environment] = []
-    try:
-        for _ in range(count):
-            try:
-                opened.append(gymnasium.make(environment, disable_env_checker=True))
-            except (gymnasium.error.Error, ImportError) as error:  # the id may be `module:name` of a missing module
-                raise BatsError(f"Gymnasium cannot make '{environment}': {error}") from error
+    with ExitStack() as closing:
+        try:
+            opened = [
+                closing.enter_context(gymnasium.make(environment, disable_env_checker=True)) for _ in range(count)
+            ]
+        except (gymnasium.error.Error, ImportError) as error:  # the id may be `module:name` of a missing module
+            raise BatsError(f"Gymnasium cannot make '{environment}': {error}") from error
         if step_limit(opened[0]) is None:
             raise SettingError(f"'{environment}' has no time limit, so an episode might never end.")
         yield opened
-    finally:
-        for one in opened:
-            one.close()

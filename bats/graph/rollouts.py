@@ -1,7 +1,7 @@
-"""Walks of a policy through the graph: what a solved MDP promises, step by step.
+"""Rollouts of a policy through the graph: what a solved MDP promises, step by step.
 
-Values are discounted and charged with penalties; people and benchmarks count plain returns over an episode's length.
-All walkers move together, one array operation a step. A walk stops after an edge of discount 0, which ends the
+Values are discounted and penalized; people and benchmarks count plain returns over an episode's length. All rollouts
+advance together, one array operation per step. A rollout stops after an edge of discount 0, which terminates the
 episode, and in a state without an edge.
 """
 
@@ -14,15 +14,15 @@ from jaxtyping import Float, Int
 
 from bats.arrays import TabularPolicy
 from bats.errors import SettingError
-from bats.graph.kernels import NO_EDGE
+from bats.graph.kernels import NO_EDGE, mark_reached
 from bats.graph.mdp import LOGGED, TabularMDP
 
-FAR = 1000
-"""steps after which a walk is not followed further to see whom it meets"""
+MAX_STEPS = 1000
+"""steps after which a rollout is not followed further to see which states it reaches"""
 
 
 @dataclass(frozen=True, eq=False)
-class Walks:
+class Rollouts:
     """Trajectories of a policy in the graph, one row each."""
 
     edge: Int[np.ndarray, "n T"]
@@ -30,56 +30,44 @@ class Walks:
 
     @property
     def length(self) -> Int[np.ndarray, "n"]:
-        """Steps taken before the end; a walk has no gaps."""
         return np.count_nonzero(self.edge != NO_EDGE, axis=1)
 
 
-def walk(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"], steps: int) -> Walks:
-    """Follows the policy from every first state for up to `steps` edges."""
-    if len(policy) != mdp.state_count:  # a policy from before the last stitches would lead astray without a word
-        raise SettingError(f"The policy must have {mdp.state_count} entries, one a state; got {len(policy)}.")
+def roll_out(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"], steps: int) -> Rollouts:
+    """Rolls the policy out from every first state for up to `steps` edges."""
+    if len(policy) != mdp.state_count:  # a policy from before the last stitches would silently lead astray
+        raise SettingError(f"The policy must have {mdp.state_count} entries, one per state; got {len(policy)}.")
     edge = np.full((steps, len(first_states)), NO_EDGE, dtype=policy.dtype)  # a step's edges side by side in memory
-    walker, place = np.arange(len(first_states)), first_states
+    row, state = np.arange(len(first_states)), first_states
     for step in range(steps):
-        taken = policy[place]
+        taken = policy[state]
         acting = taken != NO_EDGE
-        walker, taken = walker[acting], taken[acting]
-        if len(walker) == 0:
+        row, taken = row[acting], taken[acting]
+        if len(row) == 0:
             break
-        edge[step, walker] = taken
-        goes_on = mdp.discount[taken] > 0
-        walker, place = walker[goes_on], mdp.target[taken[goes_on]]
-    return Walks(edge.T)
+        edge[step, row] = taken
+        continues = mdp.discount[taken] > 0
+        row, state = row[continues], mdp.target[taken[continues]]
+    return Rollouts(edge.T)
 
 
-def on_the_way(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
-    """All states that the policy meets within `FAR` steps from any of the first ones, those included, in order."""
+def reachable(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
+    """All states that the policy visits within `MAX_STEPS` steps of any of the first ones, those included, in order."""
+    continues = (policy != NO_EDGE) & (mdp.discount[policy] > 0)
+    next_state = np.where(continues, mdp.target[policy], -1)
     reached = np.zeros(mdp.state_count, dtype=bool)
-    here = np.unique(first_states)
-    for _ in range(FAR):
-        reached[here] = True
-        taken = policy[here]
-        taken = taken[taken != NO_EDGE]
-        after = np.unique(mdp.target[taken[mdp.discount[taken] > 0]])
-        here = after[~reached[after]]
-        if len(here) == 0:
-            break
+    mark_reached(first_states, next_state, MAX_STEPS - 1, reached)
     return np.flatnonzero(reached)
 
 
-def undiscounted_return(mdp: TabularMDP, walks: Walks) -> Float[np.ndarray, "n"]:
-    """The sum of each walk's rewards, neither discounted nor charged with a penalty."""
+def undiscounted_return(mdp: TabularMDP, rollouts: Rollouts) -> Float[np.ndarray, "n"]:
+    """The sum of each rollout's rewards, neither discounted nor penalized."""
     rewards = np.append(mdp.reward, 0.0)  # NO_EDGE, which is -1, picks the 0
-    return rewards[walks.edge].sum(axis=1, dtype=np.float64)
+    return rewards[rollouts.edge].sum(axis=1, dtype=np.float64)
 
 
-def stitched_share(mdp: TabularMDP, walks: Walks) -> float:
-    """The share of all steps that go along stitches rather than the log; 0 without a step."""
+def stitched_share(mdp: TabularMDP, rollouts: Rollouts) -> float:
+    """The share of all steps that follow stitches rather than the log; 0 without a step."""
     stitched = np.append(mdp.stitch_round != LOGGED, False)
-    steps = int(walks.length.sum())
-    return int(np.count_nonzero(stitched[walks.edge])) / steps if steps else 0.0
-
-
-def weighted_return(mdp: TabularMDP, policy: TabularPolicy, steps: int) -> float:
-    """The mean undiscounted return of the start states, by their weights."""
-    return float(mdp.start_weights @ undiscounted_return(mdp, walk(mdp, policy, mdp.starts, steps)))
+    steps = int(rollouts.length.sum())
+    return int(np.count_nonzero(stitched[rollouts.edge])) / steps if steps else 0.0

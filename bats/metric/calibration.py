@@ -1,18 +1,16 @@
-"""A learned metric, stretched until it bounds differences of value: |V(s) - V(t)| <= d(s, t) for most pairs.
+"""Calibrating a learned metric: scale it until |V(s) - V(t)| <= d(s, t) for a stated share of held-out pairs.
 
 Pairs are of states that the metric was not fitted to, and of two kinds:
 
     random      any two of them
-    near        one and the nearest others of them, by their standardised numbers
+    near        a state and its nearest others, by standardised numbers
 
-A stitch lands beside its target, so it is near pairs that a bound on its error rests on. The stated share holds for
-each kind by itself on the states that calibrate, and about so on others: those that test are there to tell.
+A stitch ends beside its target, so bounds on its error rest on near pairs. The stated share holds for each kind by
+itself on the states that calibrate, and about so on others; the states that test show how well.
 
-One number stretches all distances and nothing is added to them, so equal states stay at distance 0. A pair of
-different states with equal values is bounded by any distance. One whose values differ needs its own distance to
-be there: where both differences are tiny the ratio of the two decides as it does elsewhere, and differences of value
-below rounding count as none. States that the metric cannot tell apart though their values differ are never bounded;
-should they make up more than what may fail, that is an error and not a margin of infinity.
+One factor scales all distances and nothing is added, so equal states stay at distance 0. The ratio |V(s) - V(t)| / d(s,
+t) is used even where both are tiny; value differences below rounding count as none. States that the metric cannot tell
+apart though their values differ are never bounded, and too many of them are an error rather than an infinite factor.
 """
 
 from __future__ import annotations
@@ -24,83 +22,66 @@ from scipy.spatial import cKDTree
 
 from bats.errors import DataError, SettingError
 from bats.metric.bisimulation import BisimulationMetric
-from bats.metric.policy_steps import Part, Transitions
+from bats.metric.policy_steps import Part, PolicySteps
+from bats.streams import Stream, generator
 
-PAIRS = 100_000
-"""most pairs of a kind"""
+MAX_PAIRS = 100_000
+"""of each kind"""
 NEIGHBOURS = 4
 """nearest others that a state is paired with"""
 ROUNDING = 1e-9
-"""a difference of values below this, relative to the greatest value, is none"""
+"""a value difference below this, relative to the largest value, counts as none"""
 
-Pairs = Int[np.ndarray, "pairs 2"]
+StatePairs = Int[np.ndarray, "pairs 2"]
 
 
-def calibrated(
-    metric: BisimulationMetric,
-    transitions: Transitions,
-    values: Float[np.ndarray, "n"],
-    *,
-    share: float = 0.99,
-    seed: int,
-) -> BisimulationMetric:
-    """The metric with distances stretched by the least factor that bounds `share` of the pairs of each kind.
-
-    `values` are those of the same policy in the states of `transitions`. The factor may be below 1: a metric whose
-    distances are needlessly long shrinks.
-    """
+def calibrate(metric: BisimulationMetric, steps: PolicySteps, *, share: float = 0.99, seed: int) -> BisimulationMetric:
+    """The metric scaled by the smallest factor, which may be below 1, that bounds `share` of the pairs of each kind."""
     if not 0 < share < 1:
         raise SettingError(f"`share` must lie between 0 and 1; got {share}.")
-    if len(values) != len(transitions):
-        raise SettingError(f"There must be {len(transitions)} values, one a state; got {len(values)}.")
-    kinds = held_out_pairs(metric, transitions, "calibrate", seed=seed)
-    needed = []
-    for kind, pairs in kinds.items():
-        distance, gap = pair_distances(metric, transitions, pairs), pair_gaps(values, pairs)
-        unseen = np.where(gap > 0, np.inf, 0.0)  # what no factor can mend
-        ratio = np.divide(gap, distance, out=unseen, where=distance > 0)
-        least = float(np.quantile(ratio, share, method="higher"))
-        if not np.isfinite(least):
-            apart = f"{np.mean(np.isinf(ratio)):.1%} of the {kind} pairs at distance 0"
-            raise DataError(f"a metric that tells states of different value apart in {share:.1%} of pairs", apart)
-        needed.append(least)
-    factor = max(needed)
-    if factor == 0:  # all values are the same, and any distance will do
+    factors, values = [], steps.values()
+    for kind, pairs in held_out_pairs(metric, steps, "calibrate", seed=seed).items():
+        distance, difference = pair_distances(metric, steps, pairs), value_differences(values, pairs)
+        unbounded = np.where(difference > 0, np.inf, 0.0)
+        ratio = np.divide(difference, distance, out=unbounded, where=distance > 0)
+        factors.append(float(np.quantile(ratio, share, method="higher")))
+        if not np.isfinite(factors[-1]):
+            found = f"{np.mean(np.isinf(ratio)):.1%} of the {kind} pairs at distance 0"
+            raise DataError(f"a metric that tells states of different value apart in {share:.1%} of pairs", found)
+    if max(factors) == 0:  # all values are equal, so any distance bounds them
         return metric
-    margin = np.asarray(metric.margin * factor, dtype=np.float32)
+    margin = np.asarray(metric.margin * max(factors), dtype=np.float32)
     return eqx.tree_at(lambda whole: whole.margin, metric, np.nextafter(margin, np.float32(np.inf)))
 
 
-def held_out_pairs(metric: BisimulationMetric, transitions: Transitions, part: Part, *, seed: int) -> dict[str, Pairs]:
-    """Pairs of rows of one part of the metric's own split, by kind."""
-    rows = metric.split.rows(transitions.states, part)
-    if len(rows) <= NEIGHBOURS:
+def held_out_pairs(metric: BisimulationMetric, steps: PolicySteps, part: Part, *, seed: int) -> dict[str, StatePairs]:
+    """Pairs of rows from one part of the metric's own split, by kind."""
+    rows = metric.split.rows(steps.states, part)
+    count = len(rows)
+    if count <= NEIGHBOURS:
         expected = f"more than {NEIGHBOURS} states in the part that is to {part}"
-        raise DataError(expected, f"{len(rows)} of {len(transitions)}", hint="Hold out a larger share.")
-    rng = np.random.default_rng([seed, 11])
-    anchors = rng.permutation(len(rows))[: PAIRS // NEIGHBOURS]
-    standardised = (transitions.states[rows] - metric.mean) / metric.deviation
+        raise DataError(expected, f"{count} of {len(steps)}", hint="Hold out a larger share.")
+    rng = generator(seed, Stream.METRIC_CALIBRATION)
+    anchors = rng.permutation(count)[: MAX_PAIRS // NEIGHBOURS]
+    standardised = (steps.states[rows] - metric.mean) / metric.std
     nearest = cKDTree(standardised).query(standardised[anchors], k=NEIGHBOURS + 1)[1]
     near = np.stack([np.repeat(anchors, NEIGHBOURS + 1), nearest.ravel()], axis=1)
-    return {"random": rows[_drawn(len(rows), rng)], "near": rows[near[near[:, 0] != near[:, 1]]]}
+    if count * (count - 1) // 2 <= MAX_PAIRS:
+        random = np.stack(np.triu_indices(count, 1), axis=1)
+    else:
+        first = rng.integers(0, count, MAX_PAIRS)
+        random = np.stack([first, (first + rng.integers(1, count, MAX_PAIRS)) % count], axis=1)
+    return {"random": rows[random], "near": rows[near[near[:, 0] != near[:, 1]]]}
 
 
-def pair_distances(metric: BisimulationMetric, transitions: Transitions, pairs: Pairs) -> Float[np.ndarray, "pairs"]:
+def pair_distances(metric: BisimulationMetric, steps: PolicySteps, pairs: StatePairs) -> Float[np.ndarray, "pairs"]:
     """The learned distance of each pair."""
-    rows, place = np.unique(pairs, return_inverse=True)
-    first, second = np.moveaxis(metric.embed(transitions.states[rows])[place.reshape(pairs.shape)], 1, 0)
+    rows, index = np.unique(pairs, return_inverse=True)
+    first, second = np.moveaxis(metric.embed(steps.states[rows])[index.reshape(pairs.shape)], 1, 0)
     return np.linalg.norm(first.astype(np.float64) - second, axis=1)
 
 
-def pair_gaps(values: Float[np.ndarray, "n"], pairs: Pairs) -> Float[np.ndarray, "pairs"]:
-    """The difference of values of each pair, 0 where it is rounding."""
-    gap = np.abs(values[pairs[:, 0]] - values[pairs[:, 1]])
-    return np.where(gap > ROUNDING * np.abs(values).max(initial=0.0), gap, 0.0)
-
-
-def _drawn(count: int, rng: np.random.Generator) -> Pairs:
-    """All pairs of so many, or as many as are wanted."""
-    if count * (count - 1) // 2 <= PAIRS:
-        return np.stack(np.triu_indices(count, 1), axis=1)
-    first = rng.integers(0, count, PAIRS)
-    return np.stack([first, (first + rng.integers(1, count, PAIRS)) % count], axis=1)
+def value_differences(values: Float[np.ndarray, "n"], pairs: StatePairs) -> Float[np.ndarray, "pairs"]:
+    """The absolute value difference of each pair, 0 where it is rounding."""
+    difference = np.abs(values[pairs[:, 0]] - values[pairs[:, 1]])
+    return np.where(difference > ROUNDING * np.abs(values).max(initial=0.0), difference, 0.0)

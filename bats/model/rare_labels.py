@@ -1,13 +1,13 @@
-"""What the model has to tell apart: which rows end the task, and which are paid the rare amount.
+"""Rare labels: which rows terminate, and which have the rare reward.
 
-Such a label mostly hangs on few numbers of the state and changes at a sharp edge, with hardly a row near it among
-millions. Three measures for the networks that classify, none for those that regress:
+Such a label mostly depends on few numbers of the state and switches at a sharp boundary, with hardly a row near it
+among millions. The networks that classify it get three measures that those which regress do without:
 
-    draws                half of each batch are rows a few steps from an edge, weighted so that the loss, and with it
+    oversampling         half of each batch are rows a few steps from a switch, weighted so that the loss, and with it
                          the probabilities, stay those of the log
-    inputs               the norm of the weights that leave an input is charged, which takes useless inputs to zero:
-                         a few hundred terminations are otherwise told apart by chance, not by their cause
-    learning rate        higher: a sharp edge needs large weights
+    input sparsity       the norm of the weights that leave an input is penalized, which drives useless inputs to zero:
+                         a few hundred terminations could otherwise be told apart by chance instead of by their cause
+    learning rate        higher, because a sharp boundary needs large weights
 """
 
 from __future__ import annotations
@@ -16,97 +16,93 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from bats.arrays import RowFlags
 from bats.data.dataset import Dataset
-from bats.model.ensemble import Perceptron
+from bats.networks.mlp import MLP
 
 BULK = (0.05, 0.95)
-"""quantiles between which a log's rewards are ordinary whatever they are"""
+"""quantiles of the rewards between which a reward is always ordinary"""
 FAR = 10.0
-"""rewards further from the median than this many times the bulk's width are exceptional"""
-EDGE_STEPS = 10
-"""rows before and after a switch of a label that are drawn more often"""
-EDGE_SHARE = 0.5
+"""a reward is rare if its distance from the median exceeds the width of the bulk by this factor"""
+SWITCH_STEPS = 10
+"""rows before and after a switch of a label that are oversampled"""
+SWITCH_SHARE = 0.5
 """share of a classifier's batch that is drawn from those rows alone"""
-INPUT_CHARGE = 0.25
-"""on the norm of the weights that leave an input, over the root of how many rows there are of the rarer kind (as in the
-theory of the lasso); knowing nothing about a label costs 1"""
+SPARSITY = 0.25
+"""weight of the input penalty, over the root of the number of rows with the rarer label (as in the theory of the
+lasso); the cross-entropy of knowing nothing but the label's frequency is scaled to 1"""
 SMOOTH_NORM = 1e-4
-"""below this the norm is bent, so that it has a slope at zero"""
-LEAST_SHARE = 1e-6
-"""a label is never taken to be rarer than this, nor the bulk of the rewards to be narrower"""
-
-RowFlags = Bool[np.ndarray, "N"]
+"""below this the norm is rounded off, so that it has a gradient at zero"""
+MIN_SHARE = 1e-6
+"""a label never counts as rarer than this, nor the bulk of the rewards as narrower"""
 
 
 class Label(eqx.Module):
-    """A yes or no for every row that a network learns to tell."""
+    """A binary label of every row, with what its loss is scaled by."""
 
     true: Float[Array, "N"]
     share: Float[Array, ""]
-    """of the training rows for which it is true"""
+    """of the training rows where it is true"""
     entropy: Float[Array, ""]
-    """the loss of knowing nothing but how often it is true"""
-    charge: Float[Array, ""]
-    """on the norm of the weights that leave an input of its network"""
+    """cross-entropy of predicting that share everywhere"""
+    sparsity: Float[Array, ""]
+    """weight of the input penalty"""
 
     @classmethod
     def of(cls, true: RowFlags, training: Int[np.ndarray, "T"]) -> Label:
         count, rows = int(np.count_nonzero(true[training])), len(training)
-        share = np.clip(count / rows, LEAST_SHARE, 1 - LEAST_SHARE)
+        share = np.clip(count / rows, MIN_SHARE, 1 - MIN_SHARE)
         entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
-        charge = INPUT_CHARGE / np.sqrt(max(min(count, rows - count), 1))
-        return cls(jnp.asarray(true, jnp.float32), *(jnp.asarray(one, jnp.float32) for one in (share, entropy, charge)))
+        sparsity = SPARSITY / np.sqrt(max(min(count, rows - count), 1))
+        numbers = (jnp.asarray(number, jnp.float32) for number in (share, entropy, sparsity))
+        return cls(jnp.asarray(true, jnp.float32), *numbers)
 
     def loss(
-        self,
-        classifier: Perceptron,
-        log_odds: Float[Array, "M B"],
-        chosen: Int[Array, "M B"],
-        weight: Float[Array, "M B"],
+        self, classifier: MLP, log_odds: Float[Array, "M B"], rows: Int[Array, "M B"], weight: Float[Array, "M B"]
     ) -> Float[Array, ""]:
-        """Cross-entropy of the members' answers in parts of what knowing nothing costs, and the charge on inputs."""
-        miss = (weight * optax.sigmoid_binary_cross_entropy(log_odds, self.true[chosen])).mean(axis=1).sum()
-        leaving = jnp.sqrt((classifier.weights[0] ** 2).sum(axis=-1) + SMOOTH_NORM**2)
-        return miss / self.entropy + self.charge * leaving.sum()
+        """Sum over the members of the relative cross-entropy and the input penalty."""
+        error = (weight * optax.sigmoid_binary_cross_entropy(log_odds, self.true[rows])).mean(axis=1).sum()
+        input_norms = jnp.sqrt((classifier.weights[0] ** 2).sum(axis=-1) + SMOOTH_NORM**2)
+        return error / self.entropy + self.sparsity * input_norms.sum()
 
 
-def two_amounts(rewards: Float[np.ndarray, "N"]) -> bool:
-    """Whether a log pays two amounts and nothing else."""
-    least, most = rewards.min(), rewards.max()
-    return bool(least < most and np.all((rewards == least) | (rewards == most)))
+def has_two_rewards(rewards: Float[np.ndarray, "N"]) -> bool:
+    """Whether a log has exactly two different rewards."""
+    low, high = rewards.min(), rewards.max()
+    return bool(low < high and np.all((rewards == low) | (rewards == high)))
 
 
-def paid_apart(dataset: Dataset, training: Int[np.ndarray, "T"]) -> RowFlags:
-    """Rows paid the larger of two amounts, or else far more or less than the bulk of the training rows."""
+def rare_reward_rows(dataset: Dataset, training: Int[np.ndarray, "T"]) -> RowFlags:
+    """Rows with the larger of two rewards, or else with one far outside the bulk of the training rows."""
     rewards = dataset.rewards
-    if two_amounts(rewards):
+    if has_two_rewards(rewards):
         return rewards == rewards.max()
-    low, middle, high = np.quantile(rewards[training], (BULK[0], 0.5, BULK[1]))
-    return np.abs(rewards - middle) > max(FAR * (high - low), LEAST_SHARE)
+    low, median, high = np.quantile(rewards[training], (BULK[0], 0.5, BULK[1]))
+    return np.abs(rewards - median) > max(FAR * (high - low), MIN_SHARE)
 
 
-def edge_rows(dataset: Dataset, training: Int[np.ndarray, "T"]) -> Int[np.ndarray, "E"]:
-    """Training rows within a few steps of a switch: where the next row of the log is labelled otherwise."""
+def rows_near_switches(dataset: Dataset, training: Int[np.ndarray, "T"]) -> Int[np.ndarray, "E"]:
+    """Training rows within a few steps of a switch, where the next row of the log has the other label."""
     switches = np.zeros(len(dataset) - 1, dtype=bool)
-    for label in (paid_apart(dataset, training), dataset.terminations):
+    for label in (rare_reward_rows(dataset, training), dataset.terminations):
         switches |= label[1:] != label[:-1]
-    nearby = np.flatnonzero(switches)[:, None] + np.arange(1 - EDGE_STEPS, EDGE_STEPS + 1)
+    nearby = np.flatnonzero(switches)[:, None] + np.arange(1 - SWITCH_STEPS, SWITCH_STEPS + 1)
     return np.intersect1d(np.clip(nearby, 0, len(dataset) - 1), training)
 
 
-def with_edges(
-    chosen: Int[np.ndarray, "T M B"], edges: Int[np.ndarray, "E"], rng: np.random.Generator
+def oversample(
+    rows: Int[np.ndarray, "T M B"], near: Int[np.ndarray, "E"], rng: np.random.Generator
 ) -> Int[np.ndarray, "T M B"]:
-    """The chosen rows, some of them replaced by rows near an edge."""
-    if len(edges) == 0:
-        return chosen
-    return np.where(rng.random(chosen.shape) < EDGE_SHARE, edges[rng.integers(0, len(edges), chosen.shape)], chosen)
+    """The drawn rows, a share of them replaced by rows near a switch."""
+    if len(near) == 0:
+        return rows
+    return np.where(rng.random(rows.shape) < SWITCH_SHARE, near[rng.integers(0, len(near), rows.shape)], rows)
 
 
-def weights_back(rows: int, edges: Int[np.ndarray, "E"], training: int) -> Float[np.ndarray, "N"]:
-    """What each row counts in a batch `with_edges`, being drawn more or less often than by right."""
-    often = np.full(rows, 1.0 - EDGE_SHARE if len(edges) else 1.0)
-    often[edges] += EDGE_SHARE * training / max(len(edges), 1)
-    return 1 / often
+def importance_weights(rows: int, near: Int[np.ndarray, "E"], training: int) -> Float[np.ndarray, "N"]:
+    """The weight of each row that undoes the oversampling."""
+    frequency = np.full(rows, 1.0 - SWITCH_SHARE if len(near) else 1.0)
+    frequency[near] += SWITCH_SHARE * training / max(len(near), 1)
+    return 1 / frequency

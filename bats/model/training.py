@@ -1,358 +1,258 @@
-"""Training the ensemble: one jitted, scanned program for all members, with early stopping and an honest held-out error.
-
-Rows are split in stretches of consecutive rows, so that a held-out row has no neighbour in time among the training rows
-but at the ends of its stretch, and predictions over several steps can be tested on held-out rows too.
+"""Training the ensemble: its data on the device, its loss, and the split of a log into training and held-out rows.
 
     training rows        fit the weights
-    validation rows      stop, keep each member's best weights, choose the elites
-    held-out rows        choose nothing: they tell the error, and their residuals calibrate stitches later
+    validation rows      stop training, keep each member's best weights, choose the elites
+    held-out rows        choose nothing: they measure the error, and their residuals calibrate stitches and bounds
 
-Classifiers draw their batches differently; `labels` says how and why.
+Rows are split by segments of consecutive rows, so that held-out rows have no neighbours in time among the training
+rows, except at the ends of a segment, and predictions over several steps can be tested on held-out rows too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int
 
+from bats.config import ModelConfig
 from bats.data.dataset import Dataset
 from bats.errors import DataError
-from bats.model.ensemble import (
-    Dynamics,
-    DynamicsConfig,
-    Networks,
-    Perceptron,
-    Scale,
-    mean_and_log_variance,
-    new_networks,
-    one_hot,
+from bats.model.ensemble import Dynamics, Kind, Networks, Standardizer, mean_and_log_variance, new_dynamics, one_hot
+from bats.model.rare_labels import (
+    Label,
+    has_two_rewards,
+    importance_weights,
+    oversample,
+    rare_reward_rows,
+    rows_near_switches,
 )
-from bats.model.rare_labels import Label, edge_rows, paid_apart, two_amounts, weights_back, with_edges
+from bats.networks.held_out import SEGMENT, segments, split_groups
+from bats.networks.inference import CONSTANT, mean_and_std
+from bats.networks.mlp import MLP
+from bats.networks.training import Problem, Schedule
+from bats.streams import Stream, generator
 
-STRETCH = 25
-"""consecutive rows that go to the same part of a split"""
-LARGEST_SHARE = 0.1
-"""most of a log's rows that validation or holding out may take: small logs need theirs for training"""
-LEAST_DEVIATION = 1e-6
-"""a number that varies less than this is constant, and is not blown up to unit variance"""
+Batch = tuple[Int[Array, "M B"], Int[Array, "M B"]]
+"""rows to regress on, and rows to classify"""
+LossConfig = tuple[ModelConfig, bool]
+"""the settings, and whether there are only two rewards"""
+
+VALIDATION_ROWS, HELD_OUT_ROWS = 1000, 20_000
+MAX_SHARE = 0.1
+"""most of a log's rows for validation, and as many for holding out: a small log needs its rows for training"""
 WARM_UP = 0.05
-"""share of the updates in which the learning rate rises"""
 CLASSIFIER_RATE = 5.0
-"""times the learning rate of the networks that regress"""
+"""learning rate of the classifiers, relative to that of the networks that regress"""
+BOUND_WEIGHT = 0.01
+"""pulls the learned bounds of the log-variance together"""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers of a log, by what they are used for. Rows whose next state is unknown are in none."""
+    """Row numbers of a log by use. Rows whose next state is unknown are in none."""
 
-    training: Int[np.ndarray, "T"]
     validation: Int[np.ndarray, "V"]
     held_out: Int[np.ndarray, "H"]
+    training: Int[np.ndarray, "T"]
+    near_switches: Int[np.ndarray, "E"]
+    """training rows where a label switches nearby"""
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
-    """How far training has come at one look at the validation rows."""
-
-    update: int
-    updates: int
-    loss: float
-    """mean training loss of a member since the last look"""
-    validation_error: tuple[float, ...]
-    """each member's, absolute or squared as configured, in units of the change's deviation"""
-
-
-class TrainingState(eqx.Module):
-    """Everything training needs to go on."""
-
-    networks: Networks
-    optimiser: optax.OptState
-    best: Networks
-    """each member's weights at its own best look"""
-    best_error: Float[Array, "M"]
-    update: Int[Array, ""]
-    stale: Int[Array, ""]
-    """looks since a member last improved"""
-
-
-class _Rows(eqx.Module):
+class Rows(eqx.Module):
     """The log as the networks take it: standardised, in single precision, on the device."""
 
-    inputs: Float[Array, "N inward"]
-    after: Float[Array, "N D"]
-    change: Float[Array, "N D"]
+    inputs: Float[Array, "N inputs"]
+    next_states: Float[Array, "N D"]
+    delta: Float[Array, "N D"]
     reward: Float[Array, "N"]
-    """standardised, exceptional ones by their own scale"""
-    paid: Label | None
-    """the larger of two amounts, or an exceptional one; None where all are ordinary"""
-    ends: Label | None
-    edge_weight: Float[Array, "N"]
-    """what a row counts in a classifier's batch, being drawn more or less often than by right"""
+    """standardised; rare ones by their own scale"""
+    rare: Label | None
+    """the larger of two rewards, or a rare one; None where all rewards are ordinary"""
+    terminates: Label | None
+    importance: Float[Array, "N"]
+    """weight of a row in a classifier's batch"""
+    validation: Int[Array, "V"]
+
+    def transition(self, rows: Int[Array, "M B"]) -> Float[Array, "M B inputs"]:
+        """State, action and next state, as the reward and termination networks take them."""
+        return jnp.concatenate([self.inputs[rows], self.next_states[rows]], axis=-1)
 
 
-def split_rows(dataset: Dataset, config: DynamicsConfig, *, seed: int) -> Split:
-    """Draws the parts, as stretches of rows."""
+class RewardNetworks(eqx.Module):
+    """The networks that are trained where the dynamics are known and the rewards are new."""
+
+    reward: MLP
+    rare: MLP | None
+
+
+def split_rows(dataset: Dataset, *, seed: int) -> Split:
+    """Draws the validation and held-out rows; the others are for training."""
     rows = np.flatnonzero(dataset.next_known)
-    stretches = np.array_split(rows, max(len(rows) // STRETCH, 1))
-    order = np.random.default_rng([seed, 1]).permutation(len(stretches))
-
-    def share(wanted: int) -> int:
-        return max(math.ceil(min(wanted, LARGEST_SHARE * len(rows)) / STRETCH), 1)
-
-    validating, holding = share(config.validation_rows), share(config.held_out_rows)
-    if len(stretches) <= validating + holding:
-        expected = f"at least {3 * STRETCH} rows with a known next state to train a model on"
+    segment = segments(len(rows))
+    sizes = (min(size, MAX_SHARE * len(rows)) for size in (VALIDATION_ROWS, HELD_OUT_ROWS))
+    counts = [max(math.ceil(size / SEGMENT), 1) for size in sizes]
+    if segment[-1] + 1 <= sum(counts):
+        expected = f"at least {3 * SEGMENT} rows with a known next state to train a model on"
         raise DataError(expected, f"{len(rows)}", file=dataset.name, field="observations")
-    parts = np.split(order, [validating, validating + holding])
-    validation, held_out, training = (np.sort(np.concatenate([stretches[i] for i in part])) for part in parts)
-    return Split(training, validation, held_out)
+    parts = split_groups(segment, counts, generator(seed, Stream.MODEL_SPLIT))
+    validation, held_out, training = (rows[part] for part in parts)
+    return Split(validation, held_out, training, rows_near_switches(dataset, training))
 
 
-def train(
-    dataset: Dataset, config: DynamicsConfig, *, seed: int, state: TrainingState | None = None
-) -> Iterator[tuple[TrainingState, TrainingRecord]]:
-    """Trains an ensemble, yielding after every look at the validation rows. The caller may stop, or save and go on.
-
-    The same seed gives the same weights on the same machine; going on from a saved `state` gives what an undisturbed
-    run would have.
-    """
-    split = split_rows(dataset, config, seed=seed)
-    template = untrained(dataset, split, config, seed=seed)
-    edges = edge_rows(dataset, split.training)
-    rows = _prepare(dataset, template, split, edges)
-    optimiser = optimiser_of(config)
-    if state is None:
-        state = new_state(template.networks, optimiser)
-    validation = jnp.asarray(split.validation)
-    one_pass = max(len(split.training) // config.batch_size, 1)
-    while int(state.update) < config.updates and int(state.stale) < config.patience:
-        done = int(state.update)
-        count = min(config.evaluate_every or one_pass, config.updates - done)
-        # drawn anew from the seed and the place, so that nothing but the weights has to be saved
-        rng, shape = np.random.default_rng([seed, 2, done]), (count, config.members, config.batch_size)
-        chosen = split.training[rng.integers(0, len(split.training), shape)]
-        near = with_edges(chosen, edges, rng)
-        batches = jnp.asarray(chosen, jnp.int32), jnp.asarray(near, jnp.int32)
-        state, loss = _advance(state, rows, batches, config, template.binary_reward)
-        state, error = _look(state, rows, validation, config.validation_measure == "squared")
-        record = TrainingRecord(int(state.update), config.updates, float(loss), tuple(map(float, error)))
-        if not all(math.isfinite(one) for one in record.validation_error):
-            raise DataError("a log that a model can be trained on", "a training error that is not finite")
-        yield state, record
-
-
-def untrained(dataset: Dataset, split: Split, config: DynamicsConfig, *, seed: int) -> Dynamics:
-    """The model before its first update, with the scales of the training rows."""
+def untrained(dataset: Dataset, split: Split, config: ModelConfig, *, seed: int) -> tuple[Dynamics, Rows]:
+    """The model before its first update, standardised by the training rows, and all rows as it takes them."""
     rows = split.training
     actions = one_hot(dataset.actions[rows], dataset.action_count)
-    change = dataset.next_observations[rows] - dataset.observations[rows]
-    rewards, apart = dataset.rewards[rows], paid_apart(dataset, split.training)[rows]
-    binary = two_amounts(dataset.rewards)
-    jumps = _scale(rewards[apart][:, None]) if apart.any() and not binary else None
-    amounts = jnp.asarray([dataset.rewards.min(), np.ptp(dataset.rewards)], jnp.float32)
-    ordinary = Scale(amounts[:1], amounts[1:]) if binary else _scale(rewards[~apart][:, None])
-    networks = new_networks(
-        config,
-        state_width=change.shape[1],
+    delta = dataset.next_observations[rows] - dataset.observations[rows]
+    rewards, rare, ends = dataset.rewards[rows], rare_reward_rows(dataset, rows)[rows], dataset.terminations[rows]
+    binary = has_two_rewards(dataset.rewards)
+    has_rare = bool(rare.any()) and not binary
+    kind = Kind(
+        state_width=delta.shape[1],
         action_width=actions.shape[1],
-        ends=bool(dataset.terminations[rows].any()),
-        key=jax.random.key(seed),
-        jumps=jumps is not None,
-    )
-    states = _scale(dataset.observations[rows])
-    model = Dynamics(
-        networks,
-        states=states,
-        actions=_scale(actions),
-        changes=_scale(change),
-        rewards=ordinary,
-        binary_reward=binary,
         action_count=dataset.action_count,
-        jumps=jumps,
-        jumps_end=jumps is not None and bool(dataset.terminations[rows][apart].all()),
+        terminations=bool(ends.any()),
+        binary_reward=binary,
+        rare_rewards=has_rare,
+        rare_rewards_terminate=has_rare and bool(ends[rare].all()),
     )
-    if networks.linear is None:
-        return model
-    fitted = _least_squares(model, dataset.observations[rows], actions, change)
-    everyone = jnp.broadcast_to(fitted, networks.linear.shape)
-    return eqx.tree_at(lambda whole: whole.networks.linear, model, everyone)
+    span = jnp.asarray([dataset.rewards.min(), np.ptp(dataset.rewards)], jnp.float32)
+    model = new_dynamics(config, kind, jax.random.key(seed))
+    model = replace(
+        model,
+        states=_standardizer(dataset.observations[rows]),
+        actions=_standardizer(actions),
+        deltas=_standardizer(delta),
+        # of two rewards the network predicts the probability of the larger one
+        rewards=Standardizer(span[:1], span[1:]) if binary else _standardizer(rewards[~rare][:, None]),
+        rare_rewards=_standardizer(rewards[rare][:, None]) if has_rare else model.rare_rewards,
+    )
+    on_device = _rows_on_device(dataset, model, split)
+    if config.linear:
+        linear = model.per_member(_least_squares(on_device, rows))
+        model = eqx.tree_at(lambda whole: whole.networks.linear, model, linear)
+    return model, on_device
 
 
-def finished(state: TrainingState, template: Dynamics, config: DynamicsConfig) -> Dynamics:
-    """The model of the elites: the members with the lowest validation error, best first, at their best weights."""
-    elites = jnp.argsort(state.best_error)[: config.elites]
-    networks = jax.tree.map(lambda stacked: stacked[elites], state.best)
-    return eqx.tree_at(lambda model: model.networks, template, networks)
-
-
-def new_state(networks: Networks, optimiser: optax.GradientTransformation) -> TrainingState:
-    members = networks.change.weights[0].shape[0]
-    return TrainingState(
-        networks=networks,
-        optimiser=optimiser.init(networks),
-        best=networks,
-        best_error=jnp.full(members, jnp.inf),
-        update=jnp.array(0),
-        stale=jnp.array(0),
+def _rows_on_device(dataset: Dataset, model: Dynamics, split: Split) -> Rows:
+    """Deltas are taken before the change to single precision, so that small steps keep their digits."""
+    states = jnp.asarray(dataset.observations, jnp.float32)
+    actions = jnp.asarray(one_hot(dataset.actions, dataset.action_count), jnp.float32)
+    delta = jnp.asarray(dataset.next_observations - dataset.observations, jnp.float32)
+    rewards = jnp.asarray(dataset.rewards, jnp.float32)[:, None]
+    reward, rare = model.rewards.standardize(rewards)[:, 0], rare_reward_rows(dataset, split.training)
+    if model.kind.rare_rewards:
+        reward = jnp.where(rare, model.rare_rewards.standardize(rewards)[:, 0], reward)
+    classified = model.kind.binary_reward or model.kind.rare_rewards
+    importance = importance_weights(len(dataset), split.near_switches, len(split.training))
+    return Rows(
+        inputs=jnp.concatenate([model.states.standardize(states), model.actions.standardize(actions)], axis=1),
+        next_states=model.states.standardize(jnp.asarray(dataset.next_observations, jnp.float32)),
+        delta=model.deltas.standardize(delta),
+        reward=reward,
+        rare=Label.of(rare, split.training) if classified else None,
+        terminates=Label.of(dataset.terminations, split.training) if model.kind.terminations else None,
+        importance=jnp.asarray(importance, jnp.float32),
+        validation=jnp.asarray(split.validation),
     )
 
 
-def _least_squares(
-    model: Dynamics, states: np.ndarray, actions: np.ndarray, change: np.ndarray
-) -> Float[Array, "inward D"]:
-    """The linear map that explains most of the standardised change, so that a linear world is known from the start."""
-    scaled = (
-        (model.states, states),
-        (model.actions, actions),
-        (model.changes, change),
+def training_problem(
+    model: Dynamics, split: Split, config: ModelConfig, *, seed: int, rewards_only: bool = False
+) -> tuple[Problem, Callable[[int, int], Any]]:
+    """The problem, and the function that draws batches: (regression rows, classification rows).
+
+    The parameters are the model's networks, or `RewardNetworks` where the rewards alone are trained.
+    """
+
+    def draw(done: int, count: int) -> tuple[Int[Array, "T M B"], Int[Array, "T M B"]]:
+        rng = generator(seed, Stream.MODEL_BATCHES, done)
+        drawn = rng.integers(0, len(split.training), (count, config.members, config.batch_size))
+        rows = split.training[drawn]
+        classified = oversample(rows, split.near_switches, rng)
+        return jnp.asarray(rows, jnp.int32), jnp.asarray(classified, jnp.int32)
+
+    # networks that classify learn faster
+    fast = ("reward", "rare", "termination") if model.kind.binary_reward else ("rare", "termination")
+    constant = config.schedule == "constant"
+    schedule = Schedule(config.learning_rate, config.updates, WARM_UP, constant, fast, CLASSIFIER_RATE)
+    problem = Problem(
+        loss=_reward_loss if rewards_only else _loss,
+        error=None if rewards_only else _validation_error,
+        schedule=schedule,
+        config=(config, model.kind.binary_reward),
+        evaluate_every=config.evaluate_every or max(len(split.training) // config.batch_size, 1),
+        patience=None if rewards_only else config.patience,
     )
-    parts = [np.asarray(scale.shrink(jnp.asarray(values, jnp.float32)), np.float64) for scale, values in scaled]
-    inputs, target = np.concatenate(parts[:2], axis=1), parts[2]
-    square = inputs.T @ inputs + LEAST_DEVIATION * len(inputs) * np.eye(inputs.shape[1])
+    return problem, draw
+
+
+def _loss(networks: Networks, rows: Rows, batch: Batch, config: LossConfig) -> Float[Array, ""]:
+    """Sum of the members' losses; no weight belongs to two members, so each gets its own gradient."""
+    (regressed, classified), (settings, _) = batch, config
+    inputs = rows.inputs[regressed]
+    mean, log_variance = mean_and_log_variance(networks, inputs)
+    squared = (mean - rows.delta[regressed]) ** 2
+    # weighting by a power of the variance keeps the gradient of rows that are hard to predict
+    weight = jax.lax.stop_gradient(jnp.exp(settings.variance_weight * log_variance))
+    loss = (weight * (squared * jnp.exp(-log_variance) + log_variance)).mean(axis=(1, 2)).sum()
+    loss += BOUND_WEIGHT * (networks.max_log_variance - networks.min_log_variance).mean(axis=(1, 2)).sum()
+    loss += _weight_penalty(settings, networks.delta, networks.termination)
+    if networks.termination is not None and rows.terminates is not None:
+        log_odds = networks.termination(rows.transition(classified))[..., 0]
+        loss += rows.terminates.loss(networks.termination, log_odds, classified, rows.importance[classified])
+    return loss + _reward_loss(RewardNetworks(networks.reward, networks.rare), rows, batch, config)
+
+
+def _reward_loss(networks: RewardNetworks, rows: Rows, batch: Batch, config: LossConfig) -> Float[Array, ""]:
+    """The part of the loss that the reward networks have to themselves."""
+    reward, rare = networks.reward, networks.rare
+    (regressed, classified), (settings, binary_reward) = batch, config
+    loss = _weight_penalty(settings, reward, rare)
+    if not binary_reward:
+        predicted = reward(rows.transition(regressed))[..., 0]
+        ordinary = 1.0 if rows.rare is None else 1.0 - rows.rare.true[regressed]
+        loss += (ordinary * (predicted - rows.reward[regressed]) ** 2).mean(axis=1).sum()
+    if rows.rare is None:
+        return loss
+    transition, weight = rows.transition(classified), rows.importance[classified]
+    if rare is None:
+        return loss + rows.rare.loss(reward, reward(transition)[..., 0], classified, weight)
+    log_odds, amount = (part[..., 0] for part in jnp.split(rare(transition), 2, axis=-1))
+    squared = weight * rows.rare.true[classified] * (amount - rows.reward[classified]) ** 2
+    return loss + rows.rare.loss(rare, log_odds, classified, weight) + (squared.mean(axis=1) / rows.rare.share).sum()
+
+
+def _weight_penalty(settings: ModelConfig, *networks: MLP | None) -> Float[Array, ""]:
+    if not settings.weight_decay:
+        return jnp.zeros(())
+    weights = [weight for network in networks if network is not None for weight in network.weights]
+    return settings.weight_decay * sum((jnp.sum(weight**2) for weight in weights), jnp.zeros(()))
+
+
+def _validation_error(networks: Networks, rows: Rows, config: LossConfig) -> Float[Array, "M"]:
+    """Each member's error on the validation rows, in units of the delta's std."""
+    inputs = rows.inputs[rows.validation]
+    inputs = jnp.broadcast_to(inputs, (len(networks.max_log_variance), *inputs.shape))
+    residual = mean_and_log_variance(networks, inputs)[0] - rows.delta[rows.validation]
+    squared = config[0].validation_measure == "squared"
+    return (residual**2 if squared else jnp.abs(residual)).mean(axis=(1, 2))
+
+
+def _least_squares(rows: Rows, training: Int[np.ndarray, "T"]) -> Float[Array, "inputs D"]:
+    """The linear map that explains most of the standardised delta, so that a linear world is known from the start."""
+    inputs, target = (np.asarray(part)[training].astype(np.float64) for part in (rows.inputs, rows.delta))
+    square = inputs.T @ inputs + CONSTANT * len(inputs) * np.eye(inputs.shape[1])
     return jnp.asarray(np.linalg.solve(square, inputs.T @ target), jnp.float32)
 
 
-def _scale(values: np.ndarray) -> Scale:
-    mean = values.mean(axis=0, dtype=np.float64)
-    deviation = values.std(axis=0, dtype=np.float64)
-    kept = np.where(deviation > LEAST_DEVIATION, deviation, 1.0)
-    return Scale(jnp.asarray(mean, jnp.float32), jnp.asarray(kept, jnp.float32))
-
-
-def _prepare(dataset: Dataset, model: Dynamics, split: Split, edges: Int[np.ndarray, "E"]) -> _Rows:
-    """Standardises in single precision; changes are taken before that, so that small steps keep their digits."""
-    actions = jnp.asarray(one_hot(dataset.actions, dataset.action_count), jnp.float32)
-    states = jnp.asarray(dataset.observations, jnp.float32)
-    change = jnp.asarray(dataset.next_observations - dataset.observations, jnp.float32)
-    rewards = jnp.asarray(dataset.rewards, jnp.float32)[:, None]
-    reward, apart = model.rewards.shrink(rewards)[:, 0], paid_apart(dataset, split.training)
-    if model.jumps is not None:
-        reward = jnp.where(apart, model.jumps.shrink(rewards)[:, 0], reward)
-    classified = model.binary_reward or model.jumps is not None
-    return _Rows(
-        inputs=jnp.concatenate([model.states.shrink(states), model.actions.shrink(actions)], axis=1),
-        after=model.states.shrink(jnp.asarray(dataset.next_observations, jnp.float32)),
-        change=model.changes.shrink(change),
-        reward=reward,
-        paid=Label.of(apart, split.training) if classified else None,
-        ends=Label.of(dataset.terminations, split.training) if model.networks.termination is not None else None,
-        edge_weight=jnp.asarray(weights_back(len(dataset), edges, len(split.training)), jnp.float32),
-    )
-
-
-def optimiser_of(config: DynamicsConfig) -> optax.GradientTransformation:
-    rate = config.learning_rate
-    if config.schedule == "constant":
-        return optax.adam(rate)
-    rising = max(int(WARM_UP * config.updates), 1)
-    falling_until = max(config.updates, rising + 1)
-    return optax.adam(optax.warmup_cosine_decay_schedule(0.0, rate, rising, falling_until, rate / 100))
-
-
-@eqx.filter_jit
-def _advance(
-    state: TrainingState,
-    rows: _Rows,
-    batches: tuple[Int[Array, "T M B"], Int[Array, "T M B"]],
-    config: DynamicsConfig,
-    binary_reward: bool,
-) -> tuple[TrainingState, Float[Array, ""]]:
-    """Makes T updates, with the rows chosen for each member in each: for regression and for classification."""
-    optimiser = optimiser_of(config)
-
-    def classifiers(networks: Networks) -> list[Perceptron]:
-        parts = (networks.reward if binary_reward else None, networks.jump, networks.termination)
-        return [part for part in parts if part is not None]
-
-    def update(
-        carried: tuple[Networks, optax.OptState], batch: tuple[Int[Array, "M B"], Int[Array, "M B"]]
-    ) -> tuple[tuple[Networks, optax.OptState], Float[Array, ""]]:
-        networks, memory = carried
-        loss, slope = jax.value_and_grad(_loss)(networks, rows, *batch, config, binary_reward)
-        step, memory = optimiser.update(slope, memory, networks)
-        if faster := classifiers(step):
-            step = eqx.tree_at(classifiers, step, jax.tree.map(lambda each: CLASSIFIER_RATE * each, faster))
-        return (optax.apply_updates(networks, step), memory), loss / len(batch[0])
-
-    (networks, memory), losses = jax.lax.scan(update, (state.networks, state.optimiser), batches)
-    update_count = state.update + len(batches[0])
-    state = eqx.tree_at(lambda s: (s.networks, s.optimiser, s.update), state, (networks, memory, update_count))
-    return state, losses.mean()
-
-
-def _loss(
-    networks: Networks,
-    rows: _Rows,
-    batch: Int[Array, "M B"],
-    near: Int[Array, "M B"],
-    config: DynamicsConfig,
-    binary_reward: bool,
-) -> Float[Array, ""]:
-    """Sum of the members' losses; no weight belongs to two of them, so each gets its own gradient."""
-    inputs = rows.inputs[batch]
-    mean, log_variance = mean_and_log_variance(networks, inputs)
-    squared = (mean - rows.change[batch]) ** 2
-    weight = jax.lax.stop_gradient(jnp.exp(config.variance_weight * log_variance))
-    loss = (weight * (squared * jnp.exp(-log_variance) + log_variance)).mean(axis=(1, 2)).sum()
-    loss += 0.01 * (networks.greatest_log_variance - networks.least_log_variance).mean(axis=(1, 2)).sum()
-
-    if not binary_reward:
-        paid = networks.reward(jnp.concatenate([inputs, rows.after[batch]], axis=-1))[..., 0]
-        ordinary = 1.0 if rows.paid is None else 1.0 - rows.paid.true[batch]
-        loss += (ordinary * (paid - rows.reward[batch]) ** 2).mean(axis=1).sum()
-    loss += _classifier_loss(networks, rows, near)
-    if config.weight_decay:
-        loss += config.weight_decay * sum(jnp.sum(weight**2) for weight in _weights(networks))
-    return loss
-
-
-def _classifier_loss(networks: Networks, rows: _Rows, near: Int[Array, "M B"]) -> Float[Array, ""]:
-    """The part of the loss that comes from telling rows apart, and from the amounts of exceptional ones."""
-    transition = jnp.concatenate([rows.inputs[near], rows.after[near]], axis=-1)
-    weight = rows.edge_weight[near]
-    loss = jnp.zeros(())
-    if networks.termination is not None and rows.ends is not None:
-        loss += rows.ends.loss(networks.termination, networks.termination(transition)[..., 0], near, weight)
-    if rows.paid is None:
-        return loss
-    if networks.jump is None:
-        return loss + rows.paid.loss(networks.reward, networks.reward(transition)[..., 0], near, weight)
-    log_odds, amount = (part[..., 0] for part in jnp.split(networks.jump(transition), 2, axis=-1))
-    squared = weight * rows.paid.true[near] * (amount - rows.reward[near]) ** 2
-    return loss + rows.paid.loss(networks.jump, log_odds, near, weight) + (squared.mean(axis=1) / rows.paid.share).sum()
-
-
-def _weights(networks: Networks) -> list[Float[Array, "M _ _"]]:
-    perceptrons = [
-        part for part in (networks.change, networks.reward, networks.termination, networks.jump) if part is not None
-    ]
-    return [weight for part in perceptrons if isinstance(part, Perceptron) for weight in part.weights]
-
-
-@eqx.filter_jit
-def _look(
-    state: TrainingState, rows: _Rows, validation: Int[Array, "V"], squared: bool
-) -> tuple[TrainingState, Float[Array, "M"]]:
-    """Measures every member on the validation rows and keeps the weights of those that are better than ever."""
-    members = state.best_error.shape[0]
-    inputs = jnp.broadcast_to(rows.inputs[validation], (members, *rows.inputs[validation].shape))
-    mean, _ = mean_and_log_variance(state.networks, inputs)
-    miss = mean - rows.change[validation]
-    error = (miss**2 if squared else jnp.abs(miss)).mean(axis=(1, 2))
-    better = error < state.best_error
-
-    def choose(new: Array, old: Array) -> Array:
-        return jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-    best = jax.tree.map(choose, state.networks, state.best)
-    stale = jnp.where(better.any(), 0, state.stale + 1)
-    best_error = jnp.minimum(error, state.best_error)
-    return TrainingState(state.networks, state.optimiser, best, best_error, state.update, stale), error
+def _standardizer(values: np.ndarray) -> Standardizer:
+    mean, std = mean_and_std(values)
+    return Standardizer(jnp.asarray(mean), jnp.asarray(std))

@@ -1,4 +1,4 @@
-"""A policy on disk: one safetensors file, and a JSON card for people beside it. Reading it back never runs code."""
+"""A policy on disk: one safetensors file, and a JSON card for people beside it. Reading it back runs no code."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from bats.errors import DataError, SettingError
+from bats.policy.policy import Policy
+from bats.policy.support import Support
+from bats.storage.atomic import refuse_existing, write_text
+from bats.storage.tensors import read_tensors, write_tensors
 
-from bats.errors import DataError, OutputError, SettingError
-from bats.policy.policy import Familiar, Policy
-from bats.storage.atomic import atomic_path
-from bats.storage.tensors import read_arrays, write_arrays
-
-_POLICY = "bats-policy"
+_KIND = "bats-policy"
+_ARRAYS = ("mean", "std", "low", "high")
+_OLD_NAMES = {
+    "std": "deviation",
+    "support.sample": "familiar.sample",
+    "support.weight": "familiar.weight",
+    "support_limit": "familiar_limit",
+}
+"""what version 0.1 called an array or a fact"""
 
 
 def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) -> None:
-    """Writes the policy and, before that, its card, the same name with `.json`.
+    """Writes the card, the same name with `.json`, and then the policy.
 
-    A policy is not overwritten unless asked; a card alone is, as one whose policy was never written.
+    A policy is not overwritten unless asked; a card alone is, because its policy was never written.
     """
     path = Path(path)
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists already; choose another name.")
-    arrays = {name: getattr(policy, name) for name in ("mean", "deviation", "low", "high")}
+    refuse_existing(path, overwrite=overwrite)
+    arrays = {name: getattr(policy, name) for name in _ARRAYS}
     for layer, (weight, bias) in enumerate(zip(policy.weights, policy.biases, strict=True)):
         arrays |= {f"weight.{layer}": weight, f"bias.{layer}": bias}
-    facts: dict[str, object] = {
-        "layers": len(policy.weights),
-        "action_count": policy.action_count,
-        "card": dict(policy.card),
-    }
-    if policy.familiar is not None:
-        arrays |= {"familiar.sample": policy.familiar.sample, "familiar.weight": policy.familiar.weight}
-        facts["familiar_limit"] = policy.familiar.limit
-    with atomic_path(policy_paths(path)[1], overwrite=True) as temporary:
-        temporary.write_text(json.dumps(described(policy), indent=2) + "\n", encoding="utf-8")
-    write_arrays(path, _POLICY, arrays, facts, overwrite=overwrite)
+    layers, card = len(policy.weights), dict(policy.card)
+    facts: dict[str, object] = {"layers": layers, "action_count": policy.action_count, "card": card}
+    if policy.support is not None:
+        arrays |= {"support.sample": policy.support.sample, "support.weight": policy.support.weight}
+        facts["support_limit"] = policy.support.limit
+    write_text(policy_paths(path)[1], json.dumps(description(policy), indent=2) + "\n")
+    write_tensors(path, _KIND, arrays, facts, overwrite=overwrite)
 
 
 def policy_paths(path: Path) -> tuple[Path, Path]:
@@ -46,46 +48,36 @@ def policy_paths(path: Path) -> tuple[Path, Path]:
 
 
 def load_policy(path: Path | str) -> Policy:
-    """The policy that was saved; `DataError` if the file is another, damaged or not there. Needs no JAX."""
+    """The policy that was saved; `DataError` if the file is another, damaged or missing. Needs NumPy alone."""
     path = Path(path)
-    arrays, facts = read_arrays(path, _POLICY)
+    arrays, facts = read_tensors(path, _KIND)
+    tables: tuple[dict[str, Any], ...] = (arrays, facts)
+    for table in tables:
+        table.update({name: table.pop(old) for name, old in _OLD_NAMES.items() if old in table})
     try:
         layers = range(facts["layers"])
+        limit = facts.get("support_limit")
         return Policy(
             weights=tuple(arrays[f"weight.{layer}"] for layer in layers),
             biases=tuple(arrays[f"bias.{layer}"] for layer in layers),
-            mean=arrays["mean"],
-            deviation=arrays["deviation"],
-            low=arrays["low"],
-            high=arrays["high"],
+            **{name: arrays[name] for name in _ARRAYS},
             action_count=facts["action_count"],
-            familiar=_familiar(arrays, facts),
+            support=None if limit is None else Support(arrays["support.sample"], arrays["support.weight"], limit),
             card=facts["card"],
         )
     except (KeyError, TypeError, SettingError) as error:  # a checksum can be right all the same
-        raise DataError("a whole policy", str(error), file=str(path)) from error
+        raise DataError("a complete policy", str(error), file=str(path)) from error
 
 
-def described(policy: Policy) -> dict[str, object]:
+def description(policy: Policy) -> dict[str, object]:
     """What people may want to know of a policy, in plain values."""
     discrete = policy.action_count is not None
+    bounds = {"numbers": len(policy.low), "low": policy.low.tolist(), "high": policy.high.tolist()}
     return {
-        "observation": {
-            "numbers": len(policy.mean),
-            "mean": policy.mean.tolist(),
-            "deviation": policy.deviation.tolist(),
-        },
-        "action": {"count": policy.action_count}
-        if discrete
-        else {"numbers": len(policy.low), "low": policy.low.tolist(), "high": policy.high.tolist()},
+        "observation": {"numbers": len(policy.mean), "mean": policy.mean.tolist(), "std": policy.std.tolist()},
+        "action": {"count": policy.action_count} if discrete else bounds,
         "hidden": [len(bias) for bias in policy.biases[:-1]],
-        "answers": "the likeliest action" if discrete else "the mean of a Gaussian, clipped to the limits",
-        "familiar_limit": None if policy.familiar is None else policy.familiar.limit,
+        "answers": "the likeliest action" if discrete else "the mean of a Gaussian, clipped to the bounds",
+        "support_limit": None if policy.support is None else policy.support.limit,
         **policy.card,
     }
-
-
-def _familiar(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Familiar | None:
-    if "familiar_limit" not in facts:
-        return None
-    return Familiar(arrays["familiar.sample"], arrays["familiar.weight"], facts["familiar_limit"])

@@ -1,216 +1,114 @@
-"""What a report tells of a run: read from its folder and, where that takes a second or two, solved and walked again."""
+"""Everything that a report shows of a run, read from its folder; its graph is solved again, which takes seconds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
-from bats.bounds.certificate import Certified, load_certified
+from bats.bounds.certificate import Certificate, load_certificate
 from bats.errors import DataError
-from bats.graph.mdp import TabularMDP
-from bats.graph.rollouts import Walks, walk
-from bats.graph.solve import Solution
-from bats.runs.folder import Finished, RunFolder, Timing
-from bats.runs.solve_again import Changes, resolve
-from bats.stitching.records import LOG_CARD, WALKED, Attempts, LogCard, Option, RoundRecord
-from bats.storage.json_records import from_plain, parsed
+from bats.graph.rollouts import roll_out
+from bats.report.html import in_words
+from bats.runs.folder import RunFolder
+from bats.runs.result import solve_again
+from bats.stitching.records import SHARE_STEPS
+from bats.storage.json_records import flatten, read_json, to_plain
 
-EVALUATION = "evaluation.json"
-"""file that a run folder may hold besides: what was promised and kept"""
-MOST_WALKS = 20_000
+MAX_ROLLOUTS = 20_000
 """more starts than this are thinned"""
 
 
-@dataclass(frozen=True, eq=False)
-class Walked:
-    """The solved graph and the policy's walks through it."""
+class Contents:
+    """Everything that a report shows of one run; `DataError` if the folder is not that of a finished run."""
 
-    mdp: TabularMDP
-    solution: Solution
-    kept: int
-    """stitches in the finished graph"""
-    starts: Int[np.ndarray, "n"]
-    walks: Walks
+    def __init__(self, path: Path | str) -> None:
+        run = RunFolder(path)
+        self.path = run.path
+        self.summary = run.summary()
+        self.header = run.header()
+        self.config = run.settings()
+        self.log_card = run.log_card()
+        self.model_card = _read_object(run.model.with_suffix(".json"))
+        """for people, as `policy_card`; empty where the file is missing"""
+        self.policy_card = _read_object(run.policy.with_suffix(".json"))
+        self.records = run.records()
+        self.attempts = run.attempts()
+        """of each round"""
+        self.tried = sum(record.tried for record in self.records)
+        self.accepted = sum(record.accepted for record in self.records)
+        self.options = run.options()
+        """penalties and tolerances that were compared, best first"""
+        self.certificate = load_certificate(run.path)
+        self.variants = _read_variants(run)
+        """further certificates, and further policies without one, by their names"""
+        self.evaluation = _read_object(run.evaluation)
+        """returns in an environment, in columns, and facts about it; people may write such a file by hand, so entries
+        may be missing or anything at all: see `finite_number`"""
+        self.columns = {name: entry for name, entry in self.evaluation.items() if isinstance(entry, dict)}
+        """by what was evaluated: promised, replayed, cloned, or any other name"""
 
+        solution = solve_again(run)
+        self.mdp, self.value = solution.mdp, solution.value
+        # rollouts of a million starts would take gigabytes, and the page shows shares and a few examples
+        self.starts = self.mdp.starts[evenly_spaced(len(self.mdp.starts), MAX_ROLLOUTS)]
+        self.rollouts = roll_out(self.mdp, solution.policy, self.starts, SHARE_STEPS)
+        """of the graph's policy from these starts"""
+        self.selection = run.selection()
+        # every file can be whole by its checksum and still belong to another run
+        if not np.isin(self.selection.start, self.mdp.starts).all():
+            raise DataError("rollouts from the starts of this graph", "other starts", file=str(run.path))
+        self.mean_return = float(self.selection.start_weights @ self.selection.returns)
+        """of the rollouts that could be cloned, by the weights of their starts"""
 
-@dataclass(frozen=True, eq=False)
-class Earned:
-    """The policy's walks that it could be cloned from: what each earned, and whether it was taken."""
+        settings = {name: in_words(value) for name, value in flatten(to_plain(self.config))}
+        self.settings = {"seed": str(self.header.seed), **settings}
+        """the configuration by dotted names, as text"""
+        self.seconds: dict[str, float] = {}
+        """by stage"""
+        for timing in run.timings():
+            self.seconds[timing.stage] = self.seconds.get(timing.stage, 0.0) + timing.seconds
+        self.task = self.header.transitions, self.header.rewards, self.header.starts, self.summary.gamma
+        """the log and the discount: bounds of runs with the same can be compared"""
 
-    returns: Float[np.ndarray, "w"]
-    """neither discounted nor charged"""
-    share: Float[np.ndarray, "w"]
-    """of the best return among the walks that start nearest"""
-    kept: Bool[np.ndarray, "w"]
-    weights: Float[np.ndarray, "w"]
-    """how much each start counts; they sum to 1"""
-    cut: float
-    """least share that was kept, or the least return"""
-    by: str
-    """what the cut is a cut of"""
-    steps: int
-    """most steps of a walk"""
+    def evaluated(self, name: str) -> float | None:
+        """A number about the cloned policy in the environment, where it is known."""
+        return finite_number(self.columns.get("cloned", {}).get(name))
 
-    @property
-    def by_return(self) -> bool:
-        return self.by == "return"
-
-    @property
-    def measured(self) -> Float[np.ndarray, "w"]:
-        """What was held against the cut."""
-        return self.returns if self.by_return else self.share
-
-    @property
-    def mean_return(self) -> float:
-        return float(self.weights @ self.returns)
-
-
-@dataclass(frozen=True, eq=False)
-class Story:
-    """All that a report tells of one run."""
-
-    path: Path
-    log: str
-    package: str
-    """version that began the run"""
-    seed: int
-    settings: dict[str, Any]
-    """by their dotted names"""
-    ended: Finished
-    rounds: tuple[RoundRecord, ...]
-    tried: tuple[Attempts, ...]
-    timings: tuple[Timing, ...]
-    walked: Walked
-    earned: Earned
-    model: dict[str, Any] | None
-    log_card: LogCard | None
-    evaluation: dict[str, Any] | None
-    policy: dict[str, Any]
-    """the cloned policy's card"""
-    options: tuple[Option, ...]
-    """that were chosen between, the best first"""
-    certificate: Certified | None
-    fingerprint: str
-    """of the log"""
-
-    def dimension(self, number: int) -> str:
-        """What a number of the state is called."""
-        names = () if self.log_card is None else self.log_card.observation_names
-        return names[number] if number < len(names) else f"number {number}"
-
-    @property
-    def tolerance(self) -> float | None:
-        """Largest error of a stitch, where the settings tell."""
-        return finite(self.settings.get("stitch.tolerance"))
-
-    @property
-    def cloned(self) -> dict[str, Any]:
-        """What the cloned policy earned in the environment; nothing where it was not evaluated."""
-        column = (self.evaluation or {}).get("cloned")
-        return column if isinstance(column, dict) else {}
+    def dimension(self, index: int) -> str:
+        """The name of a number of the state."""
+        names = self.log_card.observation_names
+        return names[index] if index < len(names) else f"number {index}"
 
 
-def read_story(path: Path) -> Story:
-    """All that a report tells of a run; `DataError` where the folder is none of a finished run."""
-    run = RunFolder(path)
-    ended = run.finished()
-    header = _object(run.path / "run.json") or {}
-    card = _object(run.path / LOG_CARD)
-    settings = dict(entries(header.get("config", {})))
-    walked = _walked(run)
-    return Story(
-        path=run.path,
-        log=str(header.get("log", "")),
-        package=str(header.get("package", "")),
-        seed=int(header.get("seed", 0)),
-        settings=settings,
-        ended=ended,
-        rounds=run.records(RoundRecord),
-        tried=tuple(run.attempts(Attempts)),
-        timings=run.timings(),
-        walked=walked,
-        earned=_earned(run, walked.mdp),
-        model=_object(run.model.with_suffix(".json")),
-        log_card=None if card is None else from_plain(LogCard, card, file=str(run.path / LOG_CARD)),
-        evaluation=_object(run.path / EVALUATION),
-        policy=_object(run.policy.with_suffix(".json")) or {},
-        options=run.options(),
-        certificate=load_certified(run.path),
-        fingerprint=str(header.get("fingerprint", "")),
-    )
-
-
-def _walked(run: RunFolder) -> Walked:
-    solved = resolve(run, Changes())
-    mdp = solved.mdp
-    starts = mdp.starts[evenly(len(mdp.starts), MOST_WALKS)]
-    walks = walk(mdp, solved.solution.policy, starts, WALKED)
-    return Walked(mdp=mdp, solution=solved.solution, kept=solved.kept, starts=starts, walks=walks)
-
-
-def _earned(run: RunFolder, mdp: TabularMDP) -> Earned:
-    """The walks as they were saved; `DataError` where they are not those of the graph."""
-    arrays, facts = run.walks()
-    try:
-        kept = arrays["kept"]
-        if len(kept) == 0 or any(
-            arrays[name].shape != kept.shape for name in ("start", "start_weights", "returns", "share")
-        ):
-            raise ValueError("arrays of different lengths")
-        if not np.isin(arrays["start"], mdp.starts).all():
-            raise ValueError("walks that begin elsewhere")
-        return Earned(
-            returns=arrays["returns"],
-            share=arrays["share"],
-            kept=kept.astype(bool),
-            weights=arrays["start_weights"],
-            cut=float(facts["cut"]),
-            by=str(facts["by"]),
-            steps=int(facts["steps"]),
-        )
-    except (KeyError, IndexError, TypeError, ValueError) as error:  # a checksum can be right all the same
-        raise DataError("the policy's walks through this graph", str(error), file=str(run.path)) from error
-
-
-def finite(value: object) -> float | None:
-    """The number that an entry of a JSON file is, or None if it is something else: people may write such files too."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
+def finite_number(value: object) -> float | None:
+    """An entry of a JSON file as a number; None if it is anything else."""
     with suppress(OverflowError):  # JSON has whole numbers of any size
-        return float(value) if math.isfinite(value) else None
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
     return None
 
 
-def evenly(count: int, most: int) -> Int[np.ndarray, "n"]:
-    """At most so many of `count` places, evenly apart, the first and the last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+def evenly_spaced(count: int, at_most: int) -> Int[np.ndarray, "n"]:
+    """Indices from 0 to `count` - 1, thinned evenly to `at_most`; the first and the last are among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))
 
 
-def _object(path: Path) -> dict[str, Any] | None:
-    """The JSON object of a file, or None where there is no file."""
-    if not path.exists():
-        return None
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("a text that can be read", str(error), file=str(path)) from error
-    found = parsed(text, file=str(path))
-    if not isinstance(found, dict):
-        raise DataError("a JSON object", type(found).__name__, file=str(path))
-    return found
+def _read_variants(run: RunFolder) -> dict[str, Certificate | None]:
+    """Further certificates of a run, and further policies that have no certificate of the same name."""
+    variants: dict[str, Certificate | None] = {path.stem: None for path in run.policies.glob("*.safetensors")}
+    for path in run.certificates.glob("*/certificate.json"):
+        variants[path.parent.name] = load_certificate(path.parent)
+    return dict(sorted(variants.items()))
 
 
-def entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of nested tables with their dotted names."""
-    if not isinstance(value, dict):
-        yield name, value
-        return
-    for key, entry in value.items():
-        yield from entries(entry, f"{name}.{key}" if name else key)
+def _read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is no file."""
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise DataError("a JSON object", type(content).__name__, file=str(path))
+    return content

@@ -1,32 +1,23 @@
-"""A page of a report: headings, facts, tables and plots, made into one HTML file that needs nothing else.
+"""A page of a report: headings, facts, tables and plots in one HTML file that needs nothing else.
 
-Text that is not ours is shown and never obeyed. The templates escape it; data for the plots travel as JSON that cannot
-end its element; and a content security policy lets the browser run the two scripts known by their checksums, no other,
-and load nothing from anywhere.
+Text from logs and files is shown and never executed. The templates escape it, the data of the plots travel as JSON that
+cannot end its element, and a content security policy allows two scripts, known by their checksums, and no requests.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
-
-from bats.storage.atomic import atomic_path
-
-LONGEST_LABEL = 40
-"""letters of a label in a plot, which cannot break lines"""
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 
 @dataclass(frozen=True)
@@ -34,7 +25,7 @@ class Figure:
     """A plot, as Plotly's traces and layout."""
 
     name: str
-    """letters and hyphens, different for each on a page"""
+    """letters and hyphens, unique on a page"""
     title: str
     caption: str
     traces: Sequence[Mapping[str, Any]]
@@ -45,10 +36,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words under a heading; the first cell of each row names it."""
+    """Rows of text under a heading; the first cell names the row."""
 
-    heading: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    heading: Sequence[str]
+    rows: Sequence[Sequence[str]]
     title: str = ""
     words: bool = False
     """sentences rather than numbers"""
@@ -60,13 +51,13 @@ class Section:
 
     title: str
     text: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
     """lines to copy"""
-    figures: tuple[Figure, ...] = ()
-    tables: tuple[Table, ...] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
     folded: bool = False
-    """its tables are long and stay folded until asked for"""
+    """the tables stay folded until they are clicked"""
 
 
 @dataclass(frozen=True)
@@ -83,56 +74,47 @@ class Tile:
 class Page:
     title: str
     subtitle: str
-    tiles: tuple[Tile, ...]
-    sections: tuple[Section, ...]
+    tiles: Sequence[Tile]
+    sections: Sequence[Section]
     footer: str
 
 
-def write_page(page: Page, out: Path, *, overwrite: bool) -> None:
-    """Writes the page whole or not at all."""
-    with atomic_path(out, overwrite=overwrite) as temporary:
-        temporary.write_text(rendered(page), encoding="utf-8")
-
-
-def rendered(page: Page) -> str:
+def render(page: Page) -> str:
     """The page as the text of one HTML file."""
-    surroundings = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bats.report", "parts"),
         autoescape=True,
-        undefined=jinja2.StrictUndefined,
+        undefined=jinja2.StrictUndefined,  # a misspelt name in a template must not become an empty text
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    surroundings.policies["json.dumps_kwargs"] = {"allow_nan": False}  # no browser reads it
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # browsers do not read NaN
     figures = [figure for section in page.sections for figure in section.figures]
+    # checksums instead of 'unsafe-inline': a script that got past the escaping would still not run
     scripts = (_plotly(), _part("plots.js"))
-    return surroundings.get_template("page.html").render(
+    return environment.get_template("page.html").render(
         page=page,
-        plots=[{"name": each.name, "traces": each.traces, "layout": each.layout} for each in figures],
+        plots=[{"name": figure.name, "traces": figure.traces, "layout": figure.layout} for figure in figures],
         style=Markup(_part("style.css")),
         scripts=[Markup(script) for script in scripts],
-        policy=" ".join(f"'sha256-{_checksum(script)}'" for script in scripts),
+        script_hashes=" ".join(f"'sha256-{_checksum(script)}'" for script in scripts),
     )
 
 
-def plot_text(text: str) -> str:
-    """Text that is not ours for a label in a plot: Plotly understands some HTML there, and entities."""
-    short = text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
-    return html.escape(short, quote=False)
+def side_by_side(columns: Mapping[str, Mapping[str, str]], missing: str = "") -> Table:
+    """A table with a column per mapping and a row per name that any of them has."""
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [(name, *(column.get(name, missing) for column in columns.values())) for name in names]
+    return Table(("", *columns), rows, words=True)
 
 
-def plain_numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
-    """Numbers for a plot, rounded so that they take little room; None for what is not finite."""
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.ravel().tolist()]
-
-
-def spoken(name: str) -> str:
+def name_in_words(name: str) -> str:
     """A name from a file as words."""
     return re.sub(r"[_.]+", " ", name)
 
 
-def told(value: Any) -> str:
-    """A value of unknown type in words."""
+def in_words(value: Any) -> str:
+    """A value of unknown type as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -142,9 +124,7 @@ def told(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return ", ".join(told(entry) for entry in value)
-    if isinstance(value, dict):
-        return "; ".join(f"{name}: {told(entry)}" for name, entry in value.items())
+        return ", ".join(map(in_words, value))
     return str(value)
 
 
@@ -154,9 +134,7 @@ def _part(name: str) -> str:
 
 @cache
 def _plotly() -> str:
-    """Plotly's own script, as the browser will see it: line ends are part of its checksum."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
+    """Plotly's script as the browser will see it: line ends are part of its checksum."""
     return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -1,4 +1,4 @@
-"""The plots in the plane of the states: walks over the log, and what the log's states are worth."""
+"""Plots in the plane of the states: rollouts over the log, and the values of the log's states."""
 
 from __future__ import annotations
 
@@ -9,179 +9,156 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from bats.graph.kernels import NO_EDGE
-from bats.graph.mdp import LOGGED as FROM_LOG
-from bats.report.contents import Story, evenly
-from bats.report.html import Figure, plain_numbers, plot_text
-from bats.report.rounds import LOG_ALONE, STITCHED, titled
+from bats.graph.mdp import LOGGED
+from bats.report import plots
+from bats.report.contents import Contents, evenly_spaced
+from bats.report.html import Figure, Section
 
-CLOUD = 5000
-"""states of the log that are drawn"""
-FEW = 500
-"""states that are so few are drawn as larger dots"""
-DRAWN = 8
-"""walks that are drawn"""
-ALL_STARTS = 300
-"""starts that are drawn"""
-MOST_AS_THEY_ARE = 4
-"""states of more numbers than this are projected; with fewer, the first two are most often places"""
+MAX_STATES, MAX_STARTS, MAX_ROLLOUTS = 5000, 300, 8
+"""drawn at most"""
+FEW, CROWD = 500, 30
+"""states up to the first number are drawn as larger dots, starts beyond the second are hidden at first"""
+MAX_UNPROJECTED = 4
+"""states of more numbers are projected; of fewer the first two are drawn, which most often are positions"""
 SAME_SCALE = 3.0
-"""axes whose spreads differ by less than this factor are drawn to one scale, as a plan would be"""
+"""axes whose spreads differ by less than this factor are drawn to one scale, as a floor plan would be"""
 FITTED = 20_000
-"""states that the projection is fitted to"""
+"""states that the projection is fitted to, at most"""
 COLD_TO_WARM = [[0.0, "#3d5a98"], [0.5, "#3aa99f"], [1.0, "#f2b134"]]
 
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Where states are drawn. Only those that are drawn are projected: there may be millions."""
+    """A projection of states to two coordinates. Only states that are drawn are projected: there may be millions."""
 
-    across: str
-    up: str
-    how: str
-    """which numbers these are, in a sentence"""
+    x_label: str
+    y_label: str
+    description: str
+    """which numbers of the state these are, in a sentence"""
     states: Float[np.ndarray, "S D"]
     centre: Float[np.ndarray, "D"]
     directions: Float[np.ndarray, "D 2"]
 
-    def places(self, chosen: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n 2"]:
-        return (self.states[chosen].astype(np.float64) - self.centre) @ self.directions
+    def project(self, states: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n 2"]:
+        """The coordinates of the states with these indices."""
+        return (self.states[states].astype(np.float64) - self.centre) @ self.directions
 
     def axes(self) -> dict[str, Any]:
-        x, y = titled(plot_text(self.across), zeroline=False), titled(plot_text(self.up), zeroline=False)
-        spread = np.ptp(self.places(evenly(len(self.states), FITTED)), axis=0)
-        if 0 < spread.max() < SAME_SCALE * spread.min():
-            y |= {"scaleanchor": "x", "constrain": "domain", "constraintoward": "top"}
-            x |= {"constrain": "domain"}
-        return {"xaxis": x, "yaxis": y}
+        """The axes, parts of a layout."""
+        spread = np.ptp(self.project(evenly_spaced(len(self.states), FITTED)), axis=0)
+        same_scale = 0 < spread.max() < SAME_SCALE * spread.min()
+        x = {"constrain": "domain"} if same_scale else {}
+        y = {"scaleanchor": "x", "constraintoward": "top", **x} if same_scale else {}
+        no_line = {"zeroline": False}
+        return plots.axes(plots.label(self.x_label), plots.label(self.y_label), no_line | x, no_line | y)
 
 
-def plane_of(story: Story) -> Plane:
-    """The first two numbers of a state; of many numbers the two directions in which the log is spread most."""
-    mdp = story.walked.mdp
-    width = mdp.states.shape[1]
+def plane_of(run: Contents) -> Plane:
+    """The first two numbers of a state, or the two directions in which the log is spread most if there are many."""
+    states = run.mdp.states
+    width = states.shape[1]
     if width == 1:
-        states = np.column_stack([mdp.states[:, 0], story.walked.solution.value])
-        how = "Across is the state's one number, up its value."
-        return Plane(story.dimension(0), "value", how, states, np.zeros(2), np.eye(2))
-    if width <= MOST_AS_THEY_ARE:
-        how = "" if width == 2 else f"Drawn are the first two of the state's {width} numbers."
-        return Plane(story.dimension(0), story.dimension(1), how, mdp.states[:, :2], np.zeros(2), np.eye(2))
-    fitted = mdp.states[evenly(mdp.real_count, FITTED)].astype(np.float64)
-    centre, scale = fitted.mean(axis=0), fitted.std(axis=0)
-    scale[scale == 0] = 1.0
-    _, spread, directions = np.linalg.svd((fitted - centre) / scale, full_matrices=False)
+        points = np.column_stack([states[:, 0], run.value])
+        return Plane(run.dimension(0), "value", "A state is one number.", points, np.zeros(2), np.eye(2))
+    if width <= MAX_UNPROJECTED:
+        description = "" if width == 2 else f"Drawn are the first two of the state's {width} numbers."
+        return Plane(run.dimension(0), run.dimension(1), description, states[:, :2], np.zeros(2), np.eye(2))
+    fitted = states[evenly_spaced(run.mdp.real_count, FITTED)].astype(np.float64)
+    centre, std = fitted.mean(axis=0), fitted.std(axis=0)
+    std[std == 0] = 1.0  # a number that never changes has no part in any direction
+    _, spread, directions = np.linalg.svd((fitted - centre) / std, full_matrices=False)
     share = spread**2 / max(float((spread**2).sum()), 1e-300)
-    how = (
-        f"The state has {width} numbers; drawn are the two directions in which the log is spread most, "
-        f"each number measured by its standard deviation."
+    labels = [f"{nth} direction ({share[i]:.0%} of the variance)" for i, nth in enumerate(("1st", "2nd"))]
+    description = (
+        f"The state has {width} numbers; drawn are the two directions in which the log is spread most, each number in "
+        "units of its standard deviation."
     )
-    names = [f"{which} direction ({share[number]:.0%} of the spread)" for number, which in ((0, "1st"), (1, "2nd"))]
-    return Plane(names[0], names[1], how, mdp.states, centre, directions[:2].T / scale[:, None])
+    return Plane(labels[0], labels[1], description, states, centre, directions[:2].T / std[:, None])
 
 
-def walks_over_log(story: Story, plane: Plane) -> Figure:
-    """Walks of the policy, steps of the log and of stitches in different colours, over the log's states."""
-    walked = story.walked
-    order = np.argsort(walked.solution.value[walked.starts], kind="stable")
-    chosen = order[evenly(len(order), DRAWN)]
-    starts = walked.starts[evenly(len(walked.starts), ALL_STARTS)]
-    cloud = _cloud(story)
+def maps_section(run: Contents) -> Section:
+    plane = plane_of(run)
+    return Section("Trajectories and values", figures=[rollouts_over_log(run, plane), value_map(run, plane)])
+
+
+def rollouts_over_log(run: Contents, plane: Plane) -> Figure:
+    """Rollouts of the policy over the log's states; steps of the log and steps along stitches differ in colour."""
+    # from the lowest to the highest value, so that failures are drawn as well as successes
+    order = np.argsort(run.value[run.starts], kind="stable")
+    drawn = order[evenly_spaced(len(order), MAX_ROLLOUTS)]
+    starts = run.starts[evenly_spaced(len(run.starts), MAX_STARTS)]
+    cloud = _sampled_states(run)
     few = len(cloud) <= FEW
-    dots = {"color": "#98a2b0", "size": 7 if few else 3, "opacity": 0.8 if few else 0.35}
+    dot = {"color": "#98a2b0", "size": 7 if few else 3, "opacity": 0.8 if few else 0.35}
+    star = {"color": "#2a9d5c", "size": 11, "symbol": "star", "line": {"color": "#ffffff", "width": 1}}
+    start_points = _points(plane, starts, "starts", {"color": "#b9c2cd", "size": 6, "symbol": "circle-open"})
+    if len(starts) > CROWD:
+        start_points["visible"] = "legendonly"  # a click in the legend shows them
     traces = [
-        _points(plane, cloud, "states of the log", dots),
-        _steps(story, plane, chosen, stitched=False),
-        _steps(story, plane, chosen, stitched=True),
-        _points(
-            plane, starts, "starts", {"color": "#b9c2cd", "size": 6, "symbol": "circle-open"}, hidden=len(starts) > 30
-        ),
-        _points(
-            plane,
-            walked.starts[chosen],
-            "starts of these walks",
-            {"color": "#2a9d5c", "size": 11, "symbol": "star", "line": {"color": "#ffffff", "width": 1}},
-        ),
+        _points(plane, cloud, "states of the log", dot),
+        _steps(run, plane, drawn, stitched=False),
+        _steps(run, plane, drawn, stitched=True),
+        start_points,
+        _points(plane, run.starts[drawn], "starts of these rollouts", star),
     ]
     caption = (
-        f"{len(chosen)} walks of the policy, from the start worth least to the one worth most. {plane.how} "
-        "Click a name to hide or show it; drag, or use the buttons, to zoom; click twice to see all again."
+        f"{len(drawn)} rollouts of the policy, from the start with the lowest value to the one with the highest. "
+        f"{plane.description} Click a name to hide or show it; drag, or use the buttons, to zoom; double-click to see "
+        "everything again."
     )
-    return Figure("walks", "Stitched trajectories over the log", caption, traces, plane.axes(), square=True)
+    return Figure("rollouts", "Stitched trajectories over the log", caption, traces, plane.axes(), square=True)
 
 
-def value_map(story: Story, plane: Plane) -> Figure:
-    walked = story.walked
-    chosen = _cloud(story)
-    value = walked.solution.value[chosen]
-    chosen, value = chosen[np.argsort(value, kind="stable")], np.sort(value, kind="stable")  # the best lie on top
-    size = 12 if len(chosen) <= FEW else 5
-    trace = _points(plane, chosen, "value", {"color": plain_numbers(value), "coloraxis": "coloraxis", "size": size})
-    trace["hovertemplate"] = "%{x:.4g}, %{y:.4g}<br>worth %{marker.color:.4g}<extra></extra>"
+def value_map(run: Contents, plane: Plane) -> Figure:
+    """The log's states, coloured by value; the best are drawn last, so that they lie on top."""
+    states = _sampled_states(run)
+    states = states[np.argsort(run.value[states], kind="stable")]
+    value = run.value[states]
+    size = 12 if len(states) <= FEW else 5
+    trace = _points(plane, states, "value", {"color": plots.numbers(value), "coloraxis": "coloraxis", "size": size})
+    trace["hovertemplate"] = "%{x:.4g}, %{y:.4g}<br>value %{marker.color:.4g}<extra></extra>"
     trace["showlegend"] = False
     low, high = np.percentile(value, [1, 99])  # a few extreme states would leave all others in one colour
     limits = {"cmin": float(low), "cmax": float(high)} if high > low else {}
     bar = {"title": {"text": "value", "side": "top"}}
     layout = plane.axes() | {"coloraxis": {"colorscale": COLD_TO_WARM, "colorbar": bar} | limits}
-    some = "" if len(chosen) == walked.mdp.real_count else f"{len(chosen):,} of the log's "
-    count = f"{some or 'The log has '}{walked.mdp.real_count:,} states"
-    caption = f"{count}, coloured by what they are worth with stitches. {plane.how}"
-    return Figure("value-map", "What the log's states are worth", caption, [trace], layout, square=True)
+    total = run.mdp.real_count
+    count = f"The log's {total:,} states" if len(states) == total else f"{len(states):,} of the log's {total:,} states"
+    caption = f"{count}, coloured by their value with stitches. {plane.description}"
+    return Figure("value-map", "Values of the log's states", caption, [trace], layout, square=True)
 
 
-def _cloud(story: Story) -> Int[np.ndarray, "n"]:
-    """States of the log, thinned; drawn by chance, as even steps through a log of equal episodes would make stripes."""
-    count = story.walked.mdp.real_count
-    if count <= CLOUD:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(0).choice(count, CLOUD, replace=False))
+def _sampled_states(run: Contents) -> Int[np.ndarray, "n"]:
+    """States of the log, sampled at random: evenly spaced ones of a log with equal episodes would form stripes."""
+    count = run.mdp.real_count
+    return np.sort(np.random.default_rng(0).choice(count, min(count, MAX_STATES), replace=False))
 
 
-def _points(
-    plane: Plane, states: Int[np.ndarray, "n"], name: str, marker: dict[str, Any], *, hidden: bool = False
-) -> dict[str, Any]:
-    places = plane.places(states)
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": plain_numbers(places[:, 0]),
-        "y": plain_numbers(places[:, 1]),
-        "marker": marker,
-        "visible": "legendonly" if hidden else True,
-        "hovertemplate": "%{x:.4g}, %{y:.4g}",
-    }
+def _points(plane: Plane, states: Int[np.ndarray, "n"], name: str, marker: dict[str, Any]) -> dict[str, Any]:
+    x, y = plane.project(states).T
+    return plots.scatter(name, plots.numbers(x), plots.numbers(y), "%{x:.4g}, %{y:.4g}", marker=marker)
 
 
-def _steps(story: Story, plane: Plane, chosen: Int[np.ndarray, "n"], *, stitched: bool) -> dict[str, Any]:
-    """The steps of some walks along the log, or along stitches, as one line with gaps."""
-    mdp, value = story.walked.mdp, story.walked.solution.value
-    x: list[float | None] = []
-    y: list[float | None] = []
-    facts: list[list[float | None]] = []
-    for number, row in enumerate(story.walked.walks.edge[chosen], start=1):
-        edge = row[row != NO_EDGE]
-        wanted = np.flatnonzero((mdp.stitch_round[edge] != FROM_LOG) == stitched)
-        if len(wanted) == 0:
-            continue
-        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1):
-            taken = edge[run]
-            states = np.append(mdp.source[taken[:1]], mdp.target[taken])
-            places = plane.places(states)
-            x += [*plain_numbers(places[:, 0]), None]
-            y += [*plain_numbers(places[:, 1]), None]
-            steps = np.append(run[:1], run + 1)
-            rounds = np.append(mdp.stitch_round[taken[:1]], mdp.stitch_round[taken])
-            table = np.column_stack([np.full(len(steps), number), steps, value[states], rounds])
-            facts += [*(plain_numbers(line) for line in table), [None] * 4]
-    told = "walk %{customdata[0]}, step %{customdata[1]}: %{x:.4g}, %{y:.4g}<br>worth %{customdata[2]:.4g}"
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "steps along stitches" if stitched else "steps of the log",
-        "x": x,
-        "y": y,
-        "customdata": facts,
-        "line": {"color": STITCHED if stitched else LOG_ALONE, "width": 2.5 if stitched else 1.5},
-        "marker": {"size": 4 if stitched else 3},
-        "hovertemplate": told + (", stitched in round %{customdata[3]}" if stitched else "") + "<extra></extra>",
-    }
+def _steps(run: Contents, plane: Plane, drawn: Int[np.ndarray, "n"], *, stitched: bool) -> dict[str, Any]:
+    """The steps of some rollouts along the log, or along stitches, as one line with gaps."""
+    mdp, pieces = run.mdp, [np.empty((0, 6))]
+    for number, row in enumerate(run.rollouts.edge[drawn], start=1):
+        edges = row[row != NO_EDGE]
+        steps = np.flatnonzero((mdp.stitch_round[edges] != LOGGED) == stitched)
+        for piece in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1) if len(steps) else ():
+            # a piece has one state more than steps, so the state before it goes with its first step
+            taken = edges[np.append(piece[:1], piece)]
+            states = np.append(mdp.source[taken[:1]], mdp.target[taken[1:]])
+            step = np.append(piece[:1], piece + 1)
+            facts = np.full(len(states), number), step, run.value[states], mdp.stitch_round[taken]
+            # a row that is not finite interrupts the line
+            pieces += [np.column_stack([plane.project(states), *facts]), np.full((1, 6), np.nan)]
+    table = np.concatenate(pieces)
+    x, y, customdata = plots.numbers(table[:, 0]), plots.numbers(table[:, 1]), [*map(plots.numbers, table[:, 2:])]
+    name, colour, width, size = "steps of the log", plots.BLUE, 1.5, 3
+    if stitched:
+        name, colour, width, size = "steps along stitches", plots.ORANGE, 2.5, 4
+    hover = "rollout %{customdata[0]}, step %{customdata[1]}: %{x:.4g}, %{y:.4g}<br>value %{customdata[2]:.4g}"
+    hover += ", stitched in round %{customdata[3]}" if stitched else ""
+    settings = {"mode": "lines+markers", "line": {"color": colour, "width": width}, "marker": {"size": size}}
+    return plots.scatter(name, x, y, hover + "<extra></extra>", customdata=customdata, **settings)

@@ -1,265 +1,178 @@
-"""A finished run as one HTML page for people: what was in the log, what was learned, tried and found.
+"""A finished run as one HTML page, or several runs side by side: which sections there are, and in which order.
 
-The page needs no network and no other file, and everything in it follows from the run's folder. Two or more runs make
-a page that sets them side by side.
+The page needs no network and no other file, and everything in it follows from the run's folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path, PurePath
 
 import numpy as np
 
+from bats.data.episodes import plural
 from bats.errors import SettingError
 from bats.graph.mdp import LOGGED
 from bats.graph.rollouts import stitched_share
-from bats.report.contents import Story, finite, read_story
-from bats.report.html import Figure, Page, Section, Table, Tile, told, write_page
-from bats.report.maps import plane_of, value_map, walks_over_log
-from bats.report.policy import candidates_section, evaluation_section, policy_section, returns, returns_section
-from bats.report.rounds import model_errors, tried_by_error, tried_by_length, tried_by_round, value_by_round
-from bats.report.verdict import comparison_section, verdict_section
-from bats.stitching.records import WALKED
+from bats.report.contents import Contents
+from bats.report.html import Page, Section, Table, Tile, render, side_by_side
+from bats.report.maps import maps_section
+from bats.report.policy import evaluation_section, policy_section, returns_figure, rollouts_section
+from bats.report.rounds import UNFOLDED, model_section, rounds_facts, rounds_sections, value_by_round
+from bats.report.verdict import variants_section, verdict_section, verdicts_section
+from bats.stitching.records import SHARE_STEPS
+from bats.storage.atomic import write_text
 
 NAME = "report.html"
-UNFOLDED = 12
-"""longer tables stay folded until asked for"""
 
 
-def write_report(run: Path, out: Path | None = None, *, overwrite: bool = False) -> Path:
-    """Writes the report of a finished run, by default as `report.html` beside its folder's other files."""
-    story = read_story(Path(run))
-    out = story.path / NAME if out is None else Path(out)
-    write_page(_page(story), out, overwrite=overwrite)
+def write_report(run: Path | str, out: Path | str | None = None, *, overwrite: bool = False) -> Path:
+    """Writes the report of a finished run, by default as `report.html` in its folder."""
+    contents = Contents(run)
+    out = contents.path / NAME if out is None else Path(out)
+    write_text(out, render(run_page(contents)), overwrite=overwrite)
     return out
 
 
-def compare_reports(runs: Sequence[Path], out: Path, *, overwrite: bool = False) -> Path:
-    """Writes a page that sets finished runs side by side."""
+def compare_reports(runs: Sequence[Path | str], out: Path | str, *, overwrite: bool = False) -> Path:
+    """Writes a page with finished runs side by side."""
     if len(runs) < 2:
-        raise SettingError(f"To compare takes two runs or more; got {len(runs)}.")
-    stories = [read_story(Path(run)) for run in runs]
-    write_page(_comparison(stories, _names(stories)), Path(out), overwrite=overwrite)
+        raise SettingError(f"A comparison needs two runs or more; got {len(runs)}.")
+    contents = [Contents(run) for run in runs]
+    page = comparison_page(dict(zip(_names(contents), contents, strict=True)))
+    write_text(out, render(page), overwrite=overwrite)
     return Path(out)
 
 
-def _page(story: Story) -> Page:
+def run_page(run: Contents) -> Page:
+    header, times = run.header, {**run.seconds, "together": sum(run.seconds.values())}
+    # first what to do, then what happened in the order in which it happened, last what to look up
     sections = [
-        verdict_section(story),
-        _log(story),
-        _model(story),
-        *_rounds(story),
-        _maps(story),
-        returns_section(story),
+        verdict_section(run),
+        log_section(run),
+        model_section(run),
+        *rounds_sections(run),
+        maps_section(run),
+        rollouts_section(run),
+        policy_section(run),
+        variants_section(run),
+        evaluation_section(run),
+        Section("Times", facts={stage: f"{seconds:.1f} s" for stage, seconds in times.items()}),
+        Section("Settings", tables=[Table(("setting", "value"), list(run.settings.items()), words=True)], folded=True),
     ]
-    sections += [candidates_section(story), policy_section(story), evaluation_section(story)]
-    sections += [_times(story), _settings(story)]
     return Page(
-        title=f"{_short(story.log)}: stitched and solved",
-        subtitle=f"Best Action Trajectory Stitching, seed {story.seed}, folder {story.path.resolve().name}",
-        tiles=_tiles(story),
-        sections=tuple(section for section in sections if section is not None),
-        footer=f"Made by bats-rl {version('bats-rl')} from a run of version {story.package}. This file loads nothing.",
+        title=f"{_file_name(header.log)}: stitched and solved",
+        subtitle=f"Best Action Trajectory Stitching, seed {header.seed}, folder {run.path.resolve().name}",
+        tiles=run_tiles(run),
+        sections=[section for section in sections if section is not None],
+        footer=f"Made by bats-rl {version('bats-rl')} from a run of version {header.package}. This file loads nothing.",
     )
 
 
-def _tiles(story: Story) -> tuple[Tile, ...]:
-    ended, walked = story.ended, story.walked
-    discounted = f"discount {ended.gamma:g}"
-    share = stitched_share(walked.mdp, walked.walks)
-    accepted = sum(each.accepted for each in story.rounds)
-    return (
-        Tile("Best with stitches", f"{ended.value:.6g}", f"value at the starts, {discounted}", main=True),
-        Tile("Best in the log alone", f"{ended.log_value:.6g}", f"value at the starts, {discounted}"),
-        Tile("As logged", f"{ended.logged_value:.6g}", f"value at the starts, {discounted}"),
-        Tile("Stitched steps", f"{share:.1%}", f"of the policy's first {WALKED} steps"),
-        Tile(
-            "Stitches", f"{walked.kept:,}", "all accepted" if accepted == walked.kept else f"of {accepted:,} accepted"
-        ),
-        *_played(story),
-    )
-
-
-def _played(story: Story) -> Iterator[Tile]:
-    """What the cloned policy earned in the environment, where that is known."""
-    score, mean = (finite(story.cloned.get(name)) for name in ("score", "mean_return"))
-    earned = "" if mean is None else f"mean return {mean:.6g}, not discounted"
+def run_tiles(run: Contents) -> list[Tile]:
+    tiles = value_tiles(run)
+    score, mean = run.evaluated("score"), run.evaluated("mean_return")
     if score is not None:
-        yield Tile("Cloned policy's score", f"{score:.1f}", earned or "normalised")
+        remark = "normalised" if mean is None else f"mean return {mean:.6g}, not discounted"
+        tiles.append(Tile("Cloned policy's score", f"{score:.1f}", remark))
     elif mean is not None:
-        yield Tile("Cloned policy", f"{mean:.6g}", "mean return, not discounted")
+        tiles.append(Tile("Cloned policy", f"{mean:.6g}", "mean return, not discounted"))
+    return tiles
 
 
-def _log(story: Story) -> Section:
-    mdp, card = story.walked.mdp, story.log_card
+def value_tiles(run: Contents) -> list[Tile]:
+    """What is known of every run; a comparison shows the same numbers."""
+    summary, stitched = run.summary, stitched_share(run.mdp, run.rollouts)
+    remark = f"value at the starts, discount {summary.gamma:g}"
+    return [
+        Tile("Best with stitches", f"{summary.value:.6g}", remark, main=True),
+        Tile("Best in the log alone", f"{summary.log_value:.6g}", remark),
+        Tile("As logged", f"{summary.logged_value:.6g}", remark),
+        Tile("Stitched steps", f"{stitched:.1%}", f"of the policy's first {SHARE_STEPS} steps"),
+        # some may have been dropped since, and a run that reuses another one has the other's too
+        Tile("Stitches", f"{run.mdp.kept_stitches:,}", f"{run.accepted:,} accepted in all rounds"),
+    ]
+
+
+def log_section(run: Contents) -> Section:
+    mdp, card, choices = run.mdp, run.log_card, run.mdp.action_count
     logged = mdp.stitch_round == LOGGED
     states, rewards = mdp.states[: mdp.real_count], mdp.reward[logged]
-    facts = {} if card is None else {"rows": f"{card.rows:,}", "episodes": f"{card.episodes:,}"}
-    kind = f"one of {mdp.action_count}" if mdp.action_count is not None else _numbers(mdp.action.shape[1])
-    facts |= {
+    facts = {
+        "rows": f"{card.rows:,}",
+        "episodes": f"{card.episodes:,}",
         "distinct states": f"{mdp.real_count:,}",
-        "distinct transitions": f"{int(logged.sum()):,}",
+        "distinct transitions": f"{np.count_nonzero(logged):,}",
         "start states": f"{len(mdp.starts):,}",
-        "a state is": _numbers(states.shape[1]),
-        "an action is": kind,
+        "a state is": plural(states.shape[1], "number"),
+        "an action is": plural(mdp.action.shape[1], "number") if choices is None else f"one of {choices}",
         "rewards": f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.4g}",
-        "endings": f"{int(np.count_nonzero(mdp.discount[logged] == 0)):,} transitions",
+        "terminations": plural(int(np.count_nonzero(mdp.discount[logged] == 0)), "transition"),
     }
-    rows = [
-        (story.dimension(number), f"{low:.4g}", f"{mean:.4g}", f"{high:.4g}")
-        for number, (low, mean, high) in enumerate(
-            zip(states.min(axis=0), states.mean(axis=0, dtype=np.float64), states.max(axis=0), strict=True)
-        )
+    if run.header.reused is not None:
+        facts["model and graph begun with"] = run.header.reused
+    ranges = zip(states.min(axis=0), states.mean(axis=0, dtype=np.float64), states.max(axis=0), strict=True)
+    rows = [(run.dimension(index), *(f"{number:.4g}" for number in numbers)) for index, numbers in enumerate(ranges)]
+    tables = [Table(("number of the state", "min", "mean", "max"), rows)]
+    if card.notes:
+        notes = [(note.kind, note.text) for note in card.notes]
+        tables.append(Table(("kind", "note"), notes, "from reading it", words=True))
+    text = f"Read from {run.header.log}."
+    return Section("The log", text, facts, tables=tables, folded=len(rows) > UNFOLDED)
+
+
+def comparison_page(runs: Mapping[str, Contents]) -> Page:
+    facts = side_by_side({name: _compared_facts(run) for name, run in runs.items()}, "not known")
+    settings = side_by_side({name: run.settings for name, run in runs.items()})
+    # equal settings, which are most of them, would hide the few that explain a difference
+    differing = [row for row in settings.rows if len(set(row[1:])) > 1]
+    sections = [
+        verdicts_section(runs),
+        Section("Side by side", tables=[facts]),
+        Section("Curves", figures=[value_by_round(runs), returns_figure(runs)]),
+        Section("Settings that differ", tables=[replace(settings, rows=differing)]) if differing else None,
     ]
-    tables = [Table(("number of the state", "least", "mean", "greatest"), tuple(rows))]
-    if card is not None and card.notes:
-        tables.append(
-            Table(("kind", "note"), tuple((note.kind, note.text) for note in card.notes), "from reading it", True)
-        )
-    many = len(rows) > UNFOLDED
-    text = f"Read from {story.log}."
-    return Section("What was in the log", text, tuple(facts.items()), tables=tuple(tables), folded=many)
-
-
-def _model(story: Story) -> Section | None:
-    card = story.model
-    kinds = ("mean_absolute", "root_mean_square", "largest")
-    error = None if card is None else card.get("held_out_error")
-    if card is None or not isinstance(error, dict) or not set(kinds) <= set(error):
-        return None
-    facts = {"held-out rows": told(card.get("held_out_rows")), "updates": told(card.get("updates"))}
-    facts["reward: mean error"] = told(error.get("reward_mean_absolute"))
-    for name in ("reward", "termination"):
-        if f"{name}_precision" in error:
-            facts[f"{name}: precision"] = f"{error[f'{name}_precision']:.2%}"
-            facts[f"{name}: recall"] = f"{error[f'{name}_recall']:.2%}"
-    if not card.get("terminations"):
-        facts["terminations"] = "none in the log"
-    rows = [
-        (story.dimension(number), *(f"{amount:.4g}" for amount in amounts))
-        for number, amounts in enumerate(zip(*(error[kind] for kind in kinds), strict=True))
-    ]
-    table = Table(("number of the state", "mean error", "root mean square", "largest"), tuple(rows))
-    text = "An ensemble learned what an action does. It is judged on rows of the log that it never saw."
-    figure, many = model_errors(story, error), len(rows) > UNFOLDED
-    return Section(
-        "What the model learned", text, tuple(facts.items()), figures=(figure,), tables=(table,), folded=many
-    )
-
-
-def _rounds(story: Story) -> Iterator[Section]:
-    if not story.rounds:
-        return
-    tried, accepted = (sum(getattr(each, name) for each in story.rounds) for name in ("tried", "accepted"))
-    facts = (
-        ("rounds", f"{len(story.rounds)}"),
-        ("tried", f"{tried:,}"),
-        ("accepted", f"{accepted:,} ({accepted / max(tried, 1):.1%})"),
-        ("penalty", f"{story.ended.price:.4g} of reward per unit of error"),
-    )
-    figures = (value_by_round([story], [story.log]), tried_by_round(story))
-    yield Section("Stitching, round by round", facts=facts, figures=figures)
-    if tried:
-        yield Section("What was tried", figures=(tried_by_error(story), tried_by_length(story)))
-
-
-def _maps(story: Story) -> Section:
-    plane = plane_of(story)
-    return Section("Trajectories and values", figures=(walks_over_log(story, plane), value_map(story, plane)))
-
-
-def _times(story: Story) -> Section | None:
-    if not story.timings:
-        return None
-    spent = _spent(story)
-    facts = {stage: f"{seconds:.1f} s" for stage, seconds in spent.items()}
-    facts["together"] = f"{sum(spent.values()):.1f} s"
-    return Section("How long it took", facts=tuple(facts.items()))
-
-
-def _settings(story: Story) -> Section:
-    rows = (("seed", str(story.seed)), *((name, told(value)) for name, value in story.settings.items()))
-    return Section("Settings", tables=(Table(("setting", "value"), rows, words=True),), folded=True)
-
-
-def _comparison(stories: Sequence[Story], names: Sequence[str]) -> Page:
-    facts = [_compared(story) for story in stories]
-    known = dict.fromkeys(name for fact in facts for name in fact)
-    rows = [(name, *(fact.get(name, "not known") for fact in facts)) for name in known]
-    settings = [{"seed": story.seed} | story.settings for story in stories]
-    every = list(dict.fromkeys(name for each in settings for name in each))
-    differing = [name for name in every if len({told(each.get(name)) for each in settings}) > 1]
-    changed = tuple((name, *(told(each.get(name)) for each in settings)) for name in differing)
-    table = Table(("", *names), tuple(rows), words=True)
-    figures: tuple[Figure, ...] = (value_by_round(stories, names), returns(stories, names))
-    judged = comparison_section(stories, names)
-    sections = [] if judged is None else [judged]
-    sections += [Section("Side by side", tables=(table,)), Section("Curves", figures=figures)]
-    if changed:
-        sections.append(Section("Settings that differ", tables=(Table(("setting", *names), changed, words=True),)))
-    best = max(range(len(stories)), key=lambda number: stories[number].ended.value)
+    values = {name: run.summary.value for name, run in runs.items()}
+    best, remark = max(values.values()), "value at the starts with stitches"
     return Page(
-        title=f"{len(stories)} runs compared",
+        title=f"{len(runs)} runs compared",
         subtitle="Best Action Trajectory Stitching",
-        tiles=tuple(
-            Tile(name, f"{story.ended.value:.6g}", "value at the starts with stitches", main=number == best)
-            for number, (story, name) in enumerate(zip(stories, names, strict=True))
-        ),
-        sections=tuple(sections),
+        tiles=[Tile(name, f"{value:.6g}", remark, main=value == best) for name, value in values.items()],
+        sections=[section for section in sections if section is not None],
         footer=f"Made by bats-rl {version('bats-rl')}. This file loads nothing.",
     )
 
 
-def _compared(story: Story) -> dict[str, str]:
-    ended, walked, earned = story.ended, story.walked, story.earned
-    facts = {
-        "log": _short(story.log),
-        "best with stitches": f"{ended.value:.6g}",
-        "best in the log alone": f"{ended.log_value:.6g}",
-        "as logged": f"{ended.logged_value:.6g}",
-        "discount": f"{ended.gamma:g}",
-        "mean return in the graph": f"{earned.mean_return:.6g}",
-        "steps of a walk": f"{earned.steps:,}",
-        "walks cloned": f"{int(np.count_nonzero(earned.kept)):,} of {len(earned.kept):,}",
+def _compared_facts(run: Contents) -> dict[str, str]:
+    selection = run.selection
+    facts = {"log": _file_name(run.header.log), "discount": f"{run.summary.gamma:g}"}
+    facts |= {tile.name.lower(): tile.number for tile in value_tiles(run)}
+    facts |= {
+        "mean return in the graph": f"{run.mean_return:.6g}",
+        "steps of a rollout": f"{selection.steps:,}",
+        "rollouts cloned": f"{np.count_nonzero(selection.kept):,} of {len(selection.kept):,}",
+        **rounds_facts(run),
+        "seconds": f"{sum(run.seconds.values()):.1f}",
     }
     for name, label in (("mean_return", "cloned: mean return"), ("score", "cloned: score")):
-        number = finite(story.cloned.get(name))
-        if number is not None:
-            facts[label] = f"{number:.6g}"
-    return facts | {
-        "stitched steps": f"{stitched_share(walked.mdp, walked.walks):.1%}",
-        "rounds": f"{len(story.rounds)}",
-        "tried": f"{sum(each.tried for each in story.rounds):,}",
-        "accepted": f"{sum(each.accepted for each in story.rounds):,}",
-        "kept": f"{walked.kept:,}",
-        "seconds": f"{sum(_spent(story).values()):.1f}",
-    }
+        number = run.evaluated(name)
+        facts |= {} if number is None else {label: f"{number:.6g}"}
+    return facts
 
 
-def _names(stories: Sequence[Story]) -> list[str]:
-    """The folders' names; where two are the same, with as much of the path as tells them apart."""
-    parts = [story.path.resolve().parts for story in stories]
+def _names(runs: Sequence[Contents]) -> list[str]:
+    """The folders' names, with enough of their paths to be different."""
+    parts = [run.path.resolve().parts for run in runs]
+    # with all parts the names are still equal only if one folder is given twice
     for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(each[-depth:]) for each in parts]
+        names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):
             return names
     return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
 
 
-def _short(log: str) -> str:
-    """A log's name without the folders it lies in."""
+def _file_name(log: str) -> str:
+    """A log's name without its folder."""
     return PurePath(log).name or log
-
-
-def _spent(story: Story) -> dict[str, float]:
-    """Seconds by stage."""
-    spent: dict[str, float] = {}
-    for timing in story.timings:
-        spent[timing.stage] = spent.get(timing.stage, 0.0) + timing.seconds
-    return spent
-
-
-def _numbers(count: int) -> str:
-    return "one number" if count == 1 else f"{count} numbers"

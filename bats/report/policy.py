@@ -1,4 +1,4 @@
-"""The parts of a report about the policy: what its walks earn, which were cloned, the clone, and what it kept."""
+"""The policy: returns of its rollouts, which of them were cloned, the clone, and what it earns in an environment."""
 
 from __future__ import annotations
 
@@ -11,254 +11,198 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bats.report.contents import Earned, Story, entries, finite
-from bats.report.html import Figure, Section, Table, plain_numbers, plot_text, spoken, told
-from bats.report.rounds import COLOURS, LOG_ALONE, LOGGED, SEVERAL, STITCHED, titled, upright
+from bats.evaluation.comparison import MEANING
+from bats.policy.demonstrations import Selection
+from bats.report import plots
+from bats.report.contents import Contents, finite_number
+from bats.report.html import Figure, Section, Table, in_words, name_in_words, side_by_side
+from bats.storage.json_records import flatten
 
 BINS = 30
-MOST_BARS = 500
-"""on either side of a cut"""
+MAX_BARS, MIN_BARS = 500, 10
+"""an axis is at most, and at least, this many bars wide"""
 ALIKE = 1e-9
-"""values that differ by less than this share of themselves are drawn as one bar"""
-FEWEST_BARS = 10
-"""there is room for as many, even where all values are the same"""
-COLUMNS = {
-    "promised": "Promised is what the policy's walks through the graph earn.",
-    "replayed": "Replayed is what the actions of these walks earn in the environment, played one after the other "
-    "whatever happens.",
-    "cloned": "Cloned is what the network earns there, choosing each action by what it sees.",
-}
-"""what was judged, in the order in which it is told"""
-JUDGED = {"promised": LOGGED, "replayed": LOG_ALONE, "cloned": STITCHED}
+"""values that differ by less than this share of the largest are drawn as one bar"""
+COLOURS = {"promised": plots.GREY, "replayed": plots.BLUE, "cloned": plots.ORANGE}
 INTERVALS = {"mean_return": ("low", "high"), "score": ("score_low", "score_high")}
-"""what is told with an interval, and where its ends are"""
+"""entries of an evaluation that have a 95% interval, and the names of its ends"""
 
 
-def returns_section(story: Story) -> Section:
-    earned = story.earned
-    facts = (
-        ("mean return", f"{earned.mean_return:.6g}"),
-        ("least", f"{earned.returns.min():.6g}"),
-        ("greatest", f"{earned.returns.max():.6g}"),
-        ("walks", f"{len(earned.returns):,}"),
-    )
-    return Section("What the policy earns in the graph", facts=facts, figures=(returns([story], [story.log]),))
-
-
-def returns(stories: Sequence[Story], names: Sequence[str]) -> Figure:
-    """How the returns of the walks from the starts are spread, by the starts' weights."""
-    every = np.concatenate([story.earned.returns for story in stories])
-    edges = _edges(every)
-    traces = []
-    for story, name, colour in zip(stories, names, cycle(SEVERAL)):
-        earned = story.earned
-        trace: dict[str, Any] = {
-            "type": "bar" if len(stories) == 1 else "scatter",
-            "name": plot_text(name),
-            "x": plain_numbers((edges[:-1] + edges[1:]) / 2, 12),
-            "y": plain_numbers(np.histogram(earned.returns, bins=edges, weights=earned.weights)[0]),
-            "hovertemplate": "return about %{x:.4g}: %{y:.1%} of the starts<extra></extra>",
-        }
-        line = {"mode": "lines", "line": {"color": colour, "shape": "hvh"}}
-        bars = {"marker": {"color": colour}, "width": _width(edges)}
-        traces.append(trace | (bars if len(stories) == 1 else line))
-    lengths = sorted({story.earned.steps for story in stories})
-    within = " or ".join(f"{length:,}" for length in lengths)
-    layout: dict[str, Any] = {
-        "xaxis": titled(f"return in {within} steps, not discounted", range=list(_shown(edges))),
-        "yaxis": titled("share of the starts", tickformat=".0%", rangemode="tozero"),
+def rollouts_section(run: Contents) -> Section:
+    """The returns of the graph policy's rollouts from the starts, and which of them were cloned."""
+    selection, returns = run.selection, run.selection.returns
+    count, cloned = len(returns), int(np.count_nonzero(selection.kept))
+    facts = {
+        "rollouts": f"{count:,}, {selection.steps:,} steps at most",
+        "mean return": f"{run.mean_return:.6g}",
+        "min": f"{returns.min():.6g}",
+        "max": f"{returns.max():.6g}",
+        "cloned": f"{cloned:,} ({cloned / count:.1%})",
+        "cut": f"{selection.cut:.4g}",
     }
-    caption = f"The policy's walks through the graph, {within} steps at most, without penalties."
-    return Figure("returns", "Returns of the policy's walks", caption, traces, layout)
-
-
-def candidates_section(story: Story) -> Section:
-    """Which of the walks were cloned, and which fell short."""
-    earned = story.earned
-    count, kept = len(earned.kept), int(np.count_nonzero(earned.kept))
-    facts = (
-        ("walks", f"{count:,}"),
-        ("kept", f"{kept:,} ({kept / count:.1%})"),
-        ("cut", f"{earned.cut:.4g}"),
-        ("steps", f"{earned.steps:,} at most"),
-    )
     text = (
-        "A walk is cloned if it returns at least the cut."
-        if earned.by_return
-        else "Where an episode starts decides most of what it can earn. So each walk is measured by its return as a "
-        "share of the best among the walks that start nearest, and cloned if that reaches the cut."
+        "A rollout is cloned if its return is at least the cut."
+        if selection.by_return
+        else "Where an episode starts decides most of what it can earn. So the return of a rollout is measured as a "
+        "share of the best return among the rollouts that start nearest, and it is cloned if that reaches the cut."
     )
-    return Section("Which walks were cloned", text, facts, figures=(candidates(earned),))
+    figures = [returns_figure({run.header.log: run}), selection_figure(selection)]
+    return Section("Returns in the graph", text, facts, figures=figures)
 
 
-def candidates(earned: Earned) -> Figure:
-    """The walks by what they were measured by; the cut lies between two bars, so none is on both sides of it."""
-    edges = _edges(earned.measured, earned.cut)
-    what = "return" if earned.by_return else "share of the best return nearby"
+def returns_figure(runs: Mapping[str, Contents]) -> Figure:
+    """The distribution of the returns of the rollouts from the starts, by the starts' weights."""
+    edges = _bin_edges(np.concatenate([run.selection.returns for run in runs.values()]))
+    hover = "return %{customdata}: %{y:.1%} of the starts<extra></extra>"
+    opacity = 1.0 if len(runs) == 1 else 0.5  # bars of several runs lie on top of each other
+    traces = []
+    for (name, run), colour in zip(runs.items(), cycle(plots.PALETTE)):
+        share = np.histogram(run.selection.returns, bins=edges, weights=run.selection.start_weights)[0]
+        traces.append(_histogram(plots.label(name), edges, plots.numbers(share), colour, hover) | {"opacity": opacity})
+    steps = " or ".join(f"{length:,}" for length in sorted({run.selection.steps for run in runs.values()}))
+    x, y = {"range": list(_visible(edges))}, {"tickformat": ".0%", "rangemode": "tozero"}
+    layout = plots.axes(f"return in {steps} steps, not discounted", "share of the starts", x, y)
+    caption = f"Rollouts of the graph's policy from the starts, {steps} steps at most, without penalties."
+    return Figure("returns", "Returns of the rollouts", caption, traces, layout | {"barmode": "overlay"})
+
+
+def selection_figure(selection: Selection) -> Figure:
+    """The rollouts by what the cut is compared with."""
+    measured = selection.returns if selection.by_return else selection.share
+    cut = selection.cut if math.isfinite(selection.cut) else None
+    edges = _bin_edges(measured, cut)
+    visible = _visible(edges, cut)
+    hover = f"{selection.measure} %{{customdata}}: %{{y:,}} rollouts"
     traces = [
-        {
-            "type": "bar",
-            "name": name,
-            "x": plain_numbers((edges[:-1] + edges[1:]) / 2, 12),
-            "y": np.histogram(earned.measured[part], bins=edges)[0].tolist(),
-            "customdata": [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)],
-            "marker": {"color": colour, "line": {"width": 0}},
-            "width": _width(edges),
-            "hovertemplate": f"{what} %{{customdata}}: %{{y:,}} walks",
-        }
-        for name, part, colour in (("left out", ~earned.kept, LOGGED), ("cloned", earned.kept, COLOURS["accepted"]))
+        _histogram(name, edges, np.histogram(measured[part], bins=edges)[0].tolist(), colour, hover)
+        for name, part, colour in (("left out", ~selection.kept, plots.GREY), ("cloned", selection.kept, plots.GREEN))
         if part.any()
     ]
-    cut = earned.cut if math.isfinite(earned.cut) else None
-    shown = _shown(edges, cut)
-    layout = {
-        "barmode": "stack",
-        "xaxis": titled(what, range=list(shown)),
-        "yaxis": titled("walks", rangemode="tozero"),
-        "showlegend": True,
-        "legend": {"traceorder": "normal"},
-    }
+    layout = plots.axes(selection.measure, "rollouts", {"range": list(visible)}, {"rangemode": "tozero"})
     if cut is not None:
-        layout |= upright(cut, f"cut {cut:.4g}", shown)
-    caption = f"The policy's walks from the starts, {earned.steps:,} steps at most, without penalties."
-    return Figure("candidates", "Walks that could be cloned", caption, traces, layout)
+        layout |= plots.vertical_line(cut, f"cut {cut:.4g}", visible)
+    caption = "The same rollouts by what decides whether they are cloned; those left of the cut are left out."
+    return Figure("selection", "Rollouts that could be cloned", caption, traces, layout | plots.STACKED)
 
 
-def policy_section(story: Story) -> Section:
-    card, earned = story.policy, story.earned
-    named = {"hidden": "hidden layers", "rows": "rows cloned from", "validation_error": "validation error"}
-    facts = {label: told(card[name]) for name, label in named.items() if name in card}
-    kept = int(np.count_nonzero(earned.kept))
-    file = (story.path / "policy.safetensors").as_posix()
-    facts |= {
-        "walks cloned": f"{kept:,} of {len(earned.kept):,}",
-        "cut": f"{earned.cut:.4g}, {earned.by}",
+def policy_section(run: Contents) -> Section:
+    """The network, how to load it, and its whole card."""
+    card, selection = run.policy_card, run.selection
+    # the card is for people and may have been edited, so only the selection is relied on
+    labels = {"hidden": "hidden layers", "rows": "rows cloned from", "validation_error": "validation error"}
+    facts = {label: in_words(card[name]) for name, label in labels.items() if name in card} | {
+        "rollouts cloned": f"{np.count_nonzero(selection.kept):,} of {len(selection.kept):,}",
+        "cut": f"{selection.cut:.4g}, {selection.measure}",
         "file": "policy.safetensors, in the run's folder",
     }
-    lines = (
-        "import bats",
-        f"policy = bats.load_policy({json.dumps(file, ensure_ascii=False)})",
-        "action = policy.predict(observation)",
-    )
-    rows = tuple((spoken(name), told(value)) for name, value in entries(card))
-    text = "A network that answers an observation with an action, learned from the states and actions of these walks."
+    file = json.dumps((run.path / "policy.safetensors").as_posix(), ensure_ascii=False)
+    lines = ("import bats", f"policy = bats.load_policy({file})", "action = policy.predict(observation)")
+    rows = [(name_in_words(name), in_words(value)) for name, value in flatten(card)]
     return Section(
         "The cloned policy",
-        text,
-        tuple(facts.items()),
+        "A network that answers an observation with an action, learned from the states and actions of these rollouts.",
+        facts,
         code="\n".join(lines),
-        tables=(Table(("fact", "value"), rows, words=True),) if rows else (),
+        tables=[Table(("fact", "value"), rows, words=True)] if rows else (),
         folded=True,
     )
 
 
-def evaluation_section(story: Story) -> Section | None:
-    """What was promised, what a replay of the walks and what the cloned policy earned, as columns side by side."""
-    if not story.evaluation:
+def evaluation_section(run: Contents) -> Section | None:
+    """Returns in the environment side by side; None where the policy was not evaluated."""
+    if not run.evaluation:
         return None
-    held = {name: column for name, column in story.evaluation.items() if isinstance(column, dict)}
-    columns = {name: held[name] for name in (*(known for known in COLUMNS if known in held), *held)}
-    facts = [
-        (spoken(name), value if isinstance(value, str) else told(value))
-        for name, value in story.evaluation.items()
-        if not isinstance(value, dict)
-    ]
-    figure = judged(columns)
+    # promised, replayed, cloned, and then whatever else a file written by hand has
+    order = dict.fromkeys([*MEANING, *run.columns])
+    columns = {name: run.columns[name] for name in order if name in run.columns}
+    facts = {name_in_words(name): in_words(value) for name, value in run.evaluation.items() if name not in columns}
+    entries = {name_in_words(name): evaluation_entries(column) for name, column in columns.items()}
+    figure = evaluation_figure(columns)
     return Section(
-        "Promised and kept",
-        " ".join(sentence for name, sentence in COLUMNS.items() if name in columns),
-        tuple(facts),
-        figures=() if figure is None else (figure,),
-        tables=(_judged_table(columns),) if columns else (),
+        "Promised, replayed, cloned",
+        " ".join(f"{name.capitalize()}: {MEANING[name]}." for name in columns if name in MEANING),
+        facts,
+        figures=() if figure is None else [figure],
+        tables=[side_by_side(entries)] if columns else (),
     )
 
 
-def judged(columns: Mapping[str, Mapping[str, Any]]) -> Figure | None:
-    """Mean returns side by side, with the ends of their intervals where they are told."""
-    bars: list[dict[str, Any]] = []
+def evaluation_figure(columns: Mapping[str, Mapping[str, Any]]) -> Figure | None:
+    """Mean returns side by side, with their intervals where these are known; None without any mean return."""
+    traces: list[dict[str, Any]] = []
     labels: list[str] = []
-    for (name, facts), spare in zip(columns.items(), cycle(SEVERAL)):
-        mean, low, high = (finite(facts.get(part)) for part in ("mean_return", "low", "high"))
+    for (name, entries), spare_colour in zip(columns.items(), cycle(plots.PALETTE)):
+        mean, low, high, score = (finite_number(entries.get(key)) for key in ("mean_return", "low", "high", "score"))
         if mean is None:
             continue
-        score = finite(facts.get("score"))
-        labels.append("<br>".join([plot_text(name), f"{mean:.4g}", *([] if score is None else [f"score {score:.1f}"])]))
-        bar: dict[str, Any] = {"type": "bar", "name": plot_text(name), "x": [len(bars)], "y": [mean]}
-        bar |= {"width": 0.6, "showlegend": False, "marker": {"color": JUDGED.get(name, spare)}}
-        bar |= {"hovertemplate": "mean return %{y:.5g}<extra></extra>"}
+        label, hover, whiskers = plots.label(name), "mean return %{y:.5g}", {}
         if low is not None and high is not None:
-            ends = {"array": [high - mean], "arrayminus": [mean - low], "thickness": 1.5, "width": 8}
-            bar["error_y"] = {"type": "data", "symmetric": False, **ends}
-            bar["hovertemplate"] = f"mean return %{{y:.5g}}, {low:.5g} to {high:.5g}<extra></extra>"
-        bars.append(bar)
-    if not bars:
+            ends = {"type": "data", "symmetric": False, "array": [high - mean], "arrayminus": [mean - low]}
+            hover, whiskers = f"{hover}, {low:.5g} to {high:.5g}", {"error_y": ends | {"thickness": 1.5, "width": 8}}
+        colour = COLOURS.get(name, spare_colour)
+        bar = plots.bars(label, [len(traces)], [mean], colour, hover + "<extra></extra>", width=0.6, showlegend=False)
+        traces.append(bar | whiskers)
+        labels.append(f"{label}<br>{mean:.4g}" + ("" if score is None else f"<br>score {score:.1f}"))
+    if not traces:
         return None
-    layout = {
-        "xaxis": titled("", tickvals=list(range(len(bars))), ticktext=labels, showgrid=False, zeroline=False),
-        "yaxis": titled("mean return", rangemode="tozero"),
-    }
-    caption = "Not discounted. Whiskers are 95% intervals of the mean where there are any."
-    return Figure("judged", "Mean returns", caption, bars, layout)
+    x = {"tickvals": list(range(len(traces))), "ticktext": labels, "showgrid": False, "zeroline": False}
+    layout = plots.axes("", "mean return", x, {"rangemode": "tozero"})
+    caption = "Not discounted. Whiskers are 95% intervals of the mean."
+    return Figure("evaluation", "Mean returns", caption, traces, layout)
 
 
-def _judged_table(columns: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A row for each fact; the ends of an interval share a row below what they belong to."""
-    held = list(columns.values())
-    rows: list[tuple[str, ...]] = []
-    told_already: set[str] = set()
-    for name in dict.fromkeys(name for column in held for name in column):
-        if name in told_already:
-            continue
-        rows.append((spoken(name), *(_measure(name, column.get(name, "")) for column in held)))
-        ends = INTERVALS.get(name, ())
-        intervals = [_interval(name, *(column.get(end) for end in ends)) if ends else None for column in held]
-        if any(intervals) and None not in intervals:
-            rows.append(("95% interval", *(interval or "" for interval in intervals)))
-            told_already |= set(ends)
-    return Table(("", *(spoken(name) for name in columns)), tuple(rows), words=True)
-
-
-def _interval(name: str, low: object, high: object) -> str | None:
-    """An interval in words, nothing where there is none, and None where its ends are something else."""
-    if finite(low) is not None and finite(high) is not None:
-        return f"{_measure(name, low)} to {_measure(name, high)}"
-    return "" if low is None and high is None else None
+def evaluation_entries(column: Mapping[str, Any]) -> dict[str, str]:
+    """The entries of a column as text; an interval stands behind what it is an interval of."""
+    entries = {name: _measure(name, value) for name, value in column.items()}
+    for name, (low, high) in INTERVALS.items():
+        # ends that are not numbers, in a file written by hand, are shown as they are, in rows of their own
+        if name in entries and all(finite_number(column.get(end)) is not None for end in (low, high)):
+            entries[name] += f" ({_measure(name, column[low])} to {_measure(name, column[high])})"
+            del entries[low], entries[high]
+    return {name_in_words(name): text for name, text in entries.items()}
 
 
 def _measure(name: str, value: object) -> str:
-    """A score or a mean return in no more digits than are known; anything else as it stands."""
-    number = finite(value) if name in INTERVALS else None
+    """A score or a mean return in no more digits than are known; anything else as it is."""
+    number = finite_number(value) if name in INTERVALS else None
     if number is None:
-        return told(value)
+        return in_words(value)
     return f"{number:.1f}" if name == "score" else f"{number:.5g}"
 
 
-def _edges(values: Float[np.ndarray, "n"], cut: float | None = None) -> Float[np.ndarray, "edges"]:
-    """Ends of equal bars over all values; the cut, where there is one, lies between two bars."""
-    least, greatest = float(values.min()), float(values.max())
-    size = max(abs(least), abs(greatest), ALIKE)
-    alike = greatest - least <= ALIKE * size
-    width = (size if alike else greatest - least) / BINS
-    if cut is None or not math.isfinite(cut):
-        return (least + greatest + width * np.array([-1, 1])) / 2 if alike else np.linspace(least, greatest, BINS + 1)
-    width = max(width, max(abs(greatest - cut), abs(cut - least)) / MOST_BARS)  # a cut far from all values
-    above = max(round((greatest - cut) / width), 1)
-    if greatest > cut and not alike:
-        width = (greatest - cut) / above  # the last bar ends with the greatest value
-    below = max(math.ceil((cut - least) / width), 0)
-    edges = cut + width * np.arange(-below, above + 1)
-    edges[0], edges[-1] = min(edges[0], least), max(edges[-1], greatest)  # whatever rounding did
+def _bin_edges(values: Float[np.ndarray, "n"], cut: float | None = None) -> Float[np.ndarray, "edges"]:
+    """Edges of equal bars over all values; a cut among them lies between two bars."""
+    low, high = float(values.min()), float(values.max())
+    cut = low if cut is None else cut
+    size = max(abs(low), abs(high), ALIKE)
+    width = (high - low if high - low > ALIKE * size else size) / BINS
+    # the cut is drawn even if it is far from all values, and the bars must stay wide enough to be seen
+    width = max(width, (max(high, cut) - min(low, cut)) / MAX_BARS)
+    # counted from the cut, no bar holds rollouts from both sides of it
+    anchor = cut if low < cut <= high else low
+    above = max(round((high - anchor) / width), 1)
+    if high - anchor > width:
+        width = (high - anchor) / above  # the last bar ends at the largest value: shares do not exceed 1
+    below = math.ceil((anchor - low) / width)
+    edges = anchor + width * np.arange(-below, above + 1)
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # rounding must not lose a value
     return edges
 
 
-def _width(edges: Float[np.ndarray, "edges"]) -> float:
-    """The width of a bar, which Plotly would guess from the next one's place; there may be a single one."""
-    return 0.95 * float(edges[1] - edges[0])
+def _histogram(
+    name: str, edges: Float[np.ndarray, "edges"], heights: Sequence[int | float | None], colour: str, hover: str
+) -> dict[str, Any]:
+    """A bar between each two edges; the pointer shows between which."""
+    centres = plots.numbers((edges[:-1] + edges[1:]) / 2, 12)
+    # without a width Plotly takes the distance to the next bar, and there may be one bar alone
+    width = 0.95 * float(edges[1] - edges[0])
+    ranges = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
+    return plots.bars(name, centres, heights, colour, hover, customdata=ranges, width=width)
 
 
-def _shown(edges: Float[np.ndarray, "edges"], cut: float | None = None) -> tuple[float, float]:
-    """What an axis shows: all bars and the cut, and not a single bar as wide as the page."""
-    places = [float(edges[0]), float(edges[-1]), *([] if cut is None else [cut])]
-    low, high = min(places), max(places)
-    room = max(0.02 * (high - low), (FEWEST_BARS * float(edges[1] - edges[0]) - (high - low)) / 2)
+def _visible(edges: Float[np.ndarray, "edges"], cut: float | None = None) -> tuple[float, float]:
+    """The range of an axis: all bars and the cut, and room for ten bars where there are fewer."""
+    low, high = float(edges[0]), float(edges[-1])
+    low, high = (low, high) if cut is None else (min(low, cut), max(high, cut))
+    room = max(0.02 * (high - low), (MIN_BARS * float(edges[1] - edges[0]) - (high - low)) / 2)
     return low - room, high + room

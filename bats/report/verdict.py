@@ -1,206 +1,151 @@
-"""The part of a report that comes first: deploy or hold, and what the policy is worth at least and at most."""
+"""What comes first in a report: deploy or hold, and bounds on the policy's value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import cycle, pairwise
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import cycle, pairwise, permutations
 
 import numpy as np
 
-from bats.bounds.certificate import Certified, Worth
-from bats.report.contents import Story, evenly
-from bats.report.html import Figure, Section, Table, plain_numbers, plot_text
-from bats.report.rounds import LOG_ALONE, LOGGED, SEVERAL, STITCHED, titled, upright
-from bats.stitching.records import Option
+from bats.bounds.certificate import Certificate, Option
+from bats.bounds.sandwich import StartValue
+from bats.report import plots
+from bats.report.contents import Contents, evenly_spaced
+from bats.report.html import Figure, Section, Table, side_by_side
 
-MOST_STARTS = 2000
-"""starts that are drawn one by one"""
+MAX_STARTS = 2000
+"""drawn one by one, at most"""
 MARGIN = 0.05
 """room on both sides of what is drawn, as a share of it"""
-DEPLOY, HOLD = "Deploy", "Hold"
+TITLE = "Deploy or hold"
+NO_CERTIFICATE = "no certificate was made"
 
 
-def verdict_section(story: Story) -> Section | None:
-    """The verdict in words, and the numbers that it rests on."""
-    found = story.certificate
-    if found is None:
+def verdict_section(run: Contents) -> Section | None:
+    """The verdict, the numbers that it rests on, and the bounds as bars; None for a run without a certificate."""
+    certificate = run.certificate
+    if certificate is None:
         return None
-    said, card = found.verdict, found.card
-    facts = (
-        ("verdict", DEPLOY if said.deploy else HOLD),
-        ("worth at least", f"{said.lower:.6g}"),
-        ("worth at most", f"{said.upper:.6g}"),
-        ("the log earned", f"{said.logged_value:.6g}"),
-        ("rests on stitches", f"{said.share_on_stitches:.1%}"),
-        ("starts within the data", f"{said.coverage:.1%}"),
-        ("width of the bounds", f"{said.width:.1%}"),
-        ("confidence", f"{card.confidence:.0%}"),
-    )
-    bars = [("the cloned policy", card.clone), ("doing as the graph says", card.graph)]
-    figures = (worth(bars, said.logged_value, (card.floor, card.ceiling)), by_start(found))
-    tables = (_factors(found), *([_options(story.options)] if story.options else []))
-    return Section("Deploy or hold", _in_words(found), facts, figures=figures, tables=tables, folded=True)
-
-
-def comparison_section(stories: Sequence[Story], names: Sequence[str]) -> Section | None:
-    """The verdicts side by side, and which run is sure to be better than the one before it."""
-    known = [(story, name) for story, name in zip(stories, names, strict=True) if story.certificate is not None]
-    if not known:
-        return None
-    columns = [_column(story.certificate) for story in stories]
-    rows = tuple((name, *(column.get(name, "") for column in columns)) for name in _column(known[0][0].certificate))
-    found = [each.certificate for each, _ in known if each.certificate is not None]
-    bars = [(name, each.card.clone) for each, (_, name) in zip(found, known, strict=True)]
-    ends = min(each.card.floor for each in found), max(each.card.ceiling for each in found)
-    alike = {each.verdict.logged_value for each in found}
-    figure = worth(bars, alike.pop() if len(alike) == 1 else None, ends)
+    policies = {"the cloned policy": certificate.clone, "the graph's own policy": certificate.graph}
+    possible = certificate.floor, certificate.ceiling
     return Section(
-        "Deploy or hold",
-        " ".join(_better(*earlier, *later) for earlier, later in pairwise(known)),
-        figures=(figure,),
-        tables=(Table(("", *names), rows, words=True),),
+        TITLE,
+        certificate.verdict[:1].upper() + certificate.verdict[1:],
+        certificate.facts(),
+        figures=[bounds_figure(policies, certificate.logged_value, possible), bounds_by_start(certificate)],
+        tables=[_factors_table(certificate), *([_options_table(run.options)] if run.options else [])],
+        folded=True,
     )
 
 
-def worth(bars: Sequence[tuple[str, Worth]], logged: float | None, ends: tuple[float, float]) -> Figure:
-    """A bar a policy from what it is worth at least to what at most; the logged value is a line."""
-    places = list(range(len(bars)))[::-1]  # Plotly counts from below
-    colours = (STITCHED, LOG_ALONE) if len(bars) == 2 else SEVERAL
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": plot_text(name),
-            "y": [place],
-            "base": plain_numbers(np.array([each.lower]), 12),
-            "x": plain_numbers(np.array([each.upper - each.lower]), 12),
-            "width": 0.5,
-            # a bar of no width would not be seen without its line
-            "marker": {"color": colour, "line": {"color": colour, "width": 2}},
-            "hovertemplate": f"at least {each.lower:.5g}, at most {each.upper:.5g}<extra></extra>",
-        }
-        for (name, each), place, colour in zip(bars, places, cycle(colours))
+def variants_section(run: Contents) -> Section | None:
+    """Further policies and certificates of the same run; None where there are none."""
+    if not run.variants:
+        return None
+    rows = [
+        (name, "", "", f"{NO_CERTIFICATE} under this name")
+        if certificate is None
+        else (name, f"{certificate.clone.lower:.6g}", f"{certificate.clone.upper:.6g}", certificate.verdict)
+        for name, certificate in run.variants.items()
     ]
-    drawn = [*ends, *(end for _, each in bars for end in (each.lower, each.upper))]
-    low, high = min(drawn), max(drawn)
-    low, high = (min(low, logged), max(high, logged)) if logged is not None else (low, high)
-    room = MARGIN * (high - low) or max(abs(low), 1.0)
-    shown = low - room, high + room
-    labels = [f"{plot_text(name)}<br>{each.lower:.4g} to {each.upper:.4g}" for name, each in bars]
-    layout: dict[str, Any] = {
-        "xaxis": titled("value at the starts, discounted", range=list(shown)),
-        "yaxis": titled("", tickvals=places, ticktext=labels, range=[-0.6, len(bars) - 0.4], showgrid=False)
-        | {"zeroline": False, "automargin": True},
-        "showlegend": False,
-    }
+    text = "Made from the finished run with bats-rl clone and bats-rl certify."
+    table = Table(("name", "lower bound", "upper bound", "verdict"), rows, words=True)
+    return Section("Further policies and certificates", text, tables=[table])
+
+
+def verdicts_section(runs: Mapping[str, Contents]) -> Section | None:
+    """The verdicts side by side, and whether a run is certified to be better than the one before it."""
+    certificates = {name: run.certificate for name, run in runs.items() if run.certificate is not None}
+    if not certificates:
+        return None
+    # all runs have a column, those without a certificate too
+    columns = {name: {"verdict": NO_CERTIFICATE} for name in runs}
+    columns |= {name: {"verdict": one.verdict, **one.facts()} for name, one in certificates.items()}
+    # one line can only stand for runs of the same log
+    logged = {one.logged_value for one in certificates.values()}
+    figure = bounds_figure(
+        {name: one.clone for name, one in certificates.items()},
+        logged.pop() if len(logged) == 1 else None,
+        (min(one.floor for one in certificates.values()), max(one.ceiling for one in certificates.values())),
+    )
+    tasks = {name: run.task for name, run in runs.items()}
+    text = " ".join(_better_of(pair, certificates, tasks) for pair in pairwise(certificates))
+    return Section(TITLE, text, figures=[figure], tables=[side_by_side(columns)])
+
+
+def _better_of(names: tuple[str, str], certificates: Mapping[str, Certificate], tasks: Mapping[str, object]) -> str:
+    """Whether one of two runs is certified to be better, in a sentence; bounds of different tasks say nothing."""
+    both = " and ".join(names)
+    if tasks[names[0]] != tasks[names[1]]:
+        return f"{both} have different logs or discounts, so their bounds cannot be compared."
+    for name, other in permutations(names):
+        if certificates[name].is_better_than(certificates[other]):
+            gain = certificates[name].gain_over(certificates[other])
+            return f"{name} is certified to be better than {other} at the starts, by {gain:.4g} or more."
+    return f"{both}: the bounds overlap, so neither is certified to be better at the starts."
+
+
+def bounds_figure(policies: Mapping[str, StartValue], logged: float | None, possible: tuple[float, float]) -> Figure:
+    """A bar per policy from its lower to its upper bound; the value of the log is a line."""
+    positions = list(range(len(policies)))[::-1]  # Plotly counts from below
+    colours = (plots.ORANGE, plots.BLUE) if len(policies) == 2 else plots.PALETTE
+    traces, labels = [], []
+    for (name, value), position, colour in zip(policies.items(), positions, cycle(colours)):
+        label, hover = plots.label(name), f"at least {value.lower:.5g}, at most {value.upper:.5g}<extra></extra>"
+        base, length = plots.numbers(np.array([value.lower, value.upper - value.lower]), 12)
+        bar = plots.bars(label, [length], [position], colour, hover, base=[base], orientation="h", width=0.5)
+        # the outline keeps a bar of no length visible
+        traces.append(bar | {"marker": {"color": colour, "line": {"color": colour, "width": 2}}})
+        labels.append(f"{label}<br>{value.lower:.4g} to {value.upper:.4g}")
+    # the axis shows all that rewards allow, so that the length of a bar says how much is known
+    values = [*possible, *(end for value in policies.values() for end in (value.lower, value.upper))]
+    values += [] if logged is None else [logged]
+    room = MARGIN * (max(values) - min(values)) or max(abs(min(values)), 1.0)
+    visible = min(values) - room, max(values) + room
+    rows = {"tickvals": positions, "ticktext": labels, "range": [-0.6, len(policies) - 0.4], "showgrid": False}
+    layout = plots.axes("value at the starts, discounted", "", {"range": list(visible)}, rows | {"zeroline": False})
+    layout["showlegend"] = False
     if logged is not None:
-        layout |= upright(logged, f"the log earned {logged:.4g}", shown)
-    caption = (
-        f"Rewards allow {ends[0]:.4g} to {ends[1]:.4g}: a bar that long says nothing. A policy is deployed if its "
-    )
-    caption += "bar lies to the right of what the log earned."
-    return Figure("worth", "Worth at least and at most", caption, traces, layout)
+        layout |= plots.vertical_line(logged, f"value of the log {logged:.4g}", visible)
+    caption = f"Rewards allow {possible[0]:.4g} to {possible[1]:.4g}: a bar that long says nothing. A policy is "
+    caption += "deployed only if its bar lies to the right of the value of the log."
+    return Figure("bounds", "Lower and upper bounds", caption, traces, layout)
 
 
-def by_start(found: Certified) -> Figure:
-    """The cloned policy's bounds at every start, the starts in the order of their lower bounds."""
-    at = found.at_starts
+def bounds_by_start(certificate: Certificate) -> Figure:
+    """The bounds at every start, in the order of the clone's lower bounds."""
+    at = certificate.at_starts
     order = np.lexsort((at.clone_upper, at.clone_lower))
-    order = order[evenly(len(order), MOST_STARTS)]
-    place = list(range(1, len(order) + 1))
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": name,
-            "x": place,
-            "y": plain_numbers(values[order]),
-            "marker": {"color": colour, "size": 5, "symbol": symbol},
-            "hovertemplate": f"{name} %{{y:.5g}}<extra></extra>",
-        }
-        for name, values, colour, symbol in (
-            ("graph: at most", at.graph_upper, LOGGED, "triangle-down"),
-            ("graph: at least", at.graph_lower, LOGGED, "triangle-up"),
-            ("clone: at most", at.clone_upper, LOG_ALONE, "triangle-down"),
-            ("clone: at least", at.clone_lower, STITCHED, "triangle-up"),
-        )
-    ]
-    layout = {
-        "xaxis": titled("starts, the worst first"),
-        "yaxis": titled("value, discounted"),
-        "showlegend": True,
-        "legend": {"traceorder": "normal"},
-    }
-    caption = "Each start by itself. Where the bounds of one are wide, episodes that begin there are a guess."
+    order = order[evenly_spaced(len(order), MAX_STARTS)]
+    x = list(range(1, len(order) + 1))
+    traces = []
+    for name, values, colour, symbol in (
+        ("graph: at most", at.graph_upper, plots.GREY, "triangle-down"),
+        ("graph: at least", at.graph_lower, plots.GREY, "triangle-up"),
+        ("clone: at most", at.clone_upper, plots.BLUE, "triangle-down"),
+        ("clone: at least", at.clone_lower, plots.ORANGE, "triangle-up"),
+    ):
+        marker, hover = {"color": colour, "size": 5, "symbol": symbol}, f"{name} %{{y:.5g}}<extra></extra>"
+        traces.append(plots.scatter(name, x, plots.numbers(values[order]), hover, marker=marker))
+    layout = plots.axes("starts, lowest bound first", "value, discounted") | plots.LEGEND
+    caption = "Where the bounds are wide, the value of episodes that begin there is not known."
     if len(order) < len(at.starts):
         caption += f" {len(order):,} of {len(at.starts):,} starts are drawn."
-    return Figure("worth-by-start", "Worth at every start", caption, traces, layout)
+    return Figure("bounds-by-start", "Bounds at every start", caption, traces, layout)
 
 
-def _column(found: Certified | None) -> dict[str, str]:
-    """What a run's certificate says, beside those of others."""
-    if found is None:
-        return {"verdict": "no certificate was made"}
-    said = found.verdict
-    return {
-        "verdict": DEPLOY if said.deploy else HOLD,
-        "worth at least": f"{said.lower:.6g}",
-        "worth at most": f"{said.upper:.6g}",
-        "the log earned": f"{said.logged_value:.6g}",
-        "rests on stitches": f"{said.share_on_stitches:.1%}",
-        "starts within the data": f"{said.coverage:.1%}",
-        "width of the bounds": f"{said.width:.1%}",
-        "why": " ".join(said.reasons) or "it is sure to earn more than the log did",
-    }
+def _factors_table(certificate: Certificate) -> Table:
+    factors = {"stitches": certificate.graph_factors, "actions of the clone": certificate.clone_factors}
+    rows = [(name, f"{one.value:.4g}", f"{one.reward:.4g}", f"{one.windows:,}") for name, one in factors.items()]
+    heading = ("error estimates of", "factor for values", "factor for rewards", "held-out windows")
+    return Table(heading, rows, "what the model's error estimates were multiplied by to hold on held-out rows")
 
 
-def _in_words(found: Certified) -> str:
-    said = found.verdict
-    if said.deploy:
-        return (
-            f"Deploy. From the starts the cloned policy is worth at least {said.lower:.4g}, and the log earned "
-            f"{said.logged_value:.4g}."
-        )
-    return " ".join((f"{HOLD}.", *said.reasons))
-
-
-def _better(old: Story, old_name: str, new: Story, new_name: str) -> str:
-    """Whether a run's clone is sure to be better than another's."""
-    before, after = old.certificate, new.certificate
-    if before is None or after is None:
-        return ""
-    if old.fingerprint != new.fingerprint or old.ended.gamma != new.ended.gamma:
-        return f"{old_name} and {new_name} have different logs or discounts, and their bounds cannot be compared."
-    if after.certainly_above(before):
-        gain = after.gain_over(before)
-        return f"{new_name} is sure to be better than {old_name} at the starts, by {gain:.4g} or more."
-    if before.certainly_above(after):
-        gain = before.gain_over(after)
-        return f"{old_name} is sure to be better than {new_name} at the starts, by {gain:.4g} or more."
-    return f"{old_name} and {new_name}: the bounds overlap, so neither is sure to be better at the starts."
-
-
-def _factors(found: Certified) -> Table:
-    """How far the model's own claims were off."""
-    card = found.card
-    rows = tuple(
-        (what, f"{trust.value:.4g}", f"{trust.reward:.4g}", f"{trust.windows:,}")
-        for what, trust in (("stitches", card.factors), ("the clone's actions", card.clone_factors))
-    )
-    heading = ("what the model claimed of", "value: times", "reward: times", "held-out stretches")
-    return Table(heading, rows)
-
-
-def _options(options: Sequence[Option]) -> Table:
-    """What other penalties and tolerances of the finished graph came to; the first was taken."""
-    rows = tuple(
-        (
-            f"{option.penalty:g}",
-            "any" if option.tolerance is None else f"{option.tolerance:g}",
-            f"{option.stitches:,}",
-            f"{option.lower:.4g}" if np.isfinite(option.lower) else "not known",
-        )
-        for option in options
-    )
-    return Table(("penalty, the best first", "errors up to", "stitches", "worth at least, by the graph"), rows)
+def _options_table(options: Sequence[Option]) -> Table:
+    rows = []
+    for option in options:
+        tolerance = "any" if option.tolerance is None else f"{option.tolerance:g}"
+        lower = f"{option.lower:.4g}" if np.isfinite(option.lower) else "not known"
+        rows.append((f"{option.penalty:g}", tolerance, f"{option.stitches:,}", lower))
+    heading = ("penalty, the best first", "errors up to", "stitches", "lower bound of the graph's policy")
+    return Table(heading, rows, "penalties and tolerances that were compared")

@@ -1,86 +1,131 @@
-"""The folder of a run: all that was decided, learned, tried and found, so that a run goes on after any crash.
+"""The folder of a run: all that was decided, learned, tried and found, so that a run continues after any crash.
 
-    run.json                    what it is a run of: configuration, seed, log and its fingerprint
+    run.json                    what it is a run of: the log, its fingerprint, the seed
+    settings.json               the configuration; `bats-rl fit --config` reads it
     log.json                    rows, episodes, names and notes of the log
     model.safetensors, .json    the learned model, and a card for people
     mdp/base.safetensors        the MDP of the log
     mdp/round-0001.safetensors  what round 1 added; it is written last, and with it the round counts as done
-    attempts/round-0001.…       all that round 1 tried
-    records.jsonl               what each round did, one line each
-    metric-0010.safetensors     where the run learns its metric: as it was learned after round 10
-    errors.safetensors          and each stitch's error by the last of those
-    options.jsonl               penalties and tolerances that were chosen between, best first, where there was a choice
+    attempts/round-0001.…       everything that round 1 tried
+    records.jsonl               a summary of each round, one per line
+    metric-0010.safetensors     a learned metric: as it was after round 10
+    errors.safetensors          each stitch's error by the last learned metric
+    options.jsonl               penalties and tolerances that were compared, best first
     policy.safetensors, .json   the cloned policy, and a card for people
-    walks.safetensors           what the policy's walks earned, and which of them were cloned
-    certificate.json            deploy or hold, and why; what the policies are worth at least and at most
-    bounds.safetensors          the same bounds at every start
-    timings.jsonl               how long everything took: the one file that no two runs share
-    finished.json               how it ended; where it is, the run is finished
-    evaluation.json             what the policy earned in an environment, where it was played in one
-    training.safetensors        where training stands, while it lasts
-    lock                        held by the process that works here; the system lets go of it if the process dies
+    rollouts.safetensors        the policy's rollouts from the starts, and which of them were cloned
+    certificate.json            deploy or hold and why, and the bounds at the starts as a whole
+    bounds.safetensors          the bounds at every start
+    timings.jsonl               seconds per stage and round: the one file that differs between equal runs
+    finished.json               a summary; where it exists, the run is finished
+    policies/, certificates/    further policies and certificates of the same run, each with a name of its own
+    evaluation.json             returns in an environment, where the policy was played in one
+    training.safetensors        the state of training, while it lasts
+    lock                        held by the process that works here; the system releases it when the process ends
 
 Every file appears whole or not at all, so a killed process leaves nothing but whole files and temporary ones, which the
-next start clears away. What belongs to a round that was not done is dropped, and the round is made again.
+next start removes. What belongs to an unfinished round is dropped, and the round is made again.
+
+A run is its stages, and a stage is identified by what it depends on alone. Settings of stages that are not made yet may
+change; settings of a stage that is made may not.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
+from bats.arrays import field_values
+from bats.bounds.certificate import Option
+from bats.config import Config
 from bats.data.dataset import Dataset
+from bats.data.episodes import Note
 from bats.errors import DataError, OutputError
-from bats.graph import files as mdp_files
+from bats.graph.files import base_path, load_mdp, load_round, round_path, save_mdp, save_round
 from bats.graph.mdp import Stitches, TabularMDP
-from bats.graph.pricing import PenaltyUnit
-from bats.graph.relabel import charge
-from bats.stitching.records import LOG_CARD, LogCard, Option
-from bats.storage.atomic import atomic_path
-from bats.storage.json_records import as_json, from_json, from_plain, parsed, plain
-from bats.storage.tensors import read_arrays, write_arrays
+from bats.graph.relabel import with_errors
+from bats.policy.demonstrations import Selection
+from bats.stitching.records import Attempts, RoundRecord
+from bats.storage.atomic import is_temporary, output_errors, read_text, write_text
+from bats.storage.json_records import flatten, read_json, read_lines, read_record, to_plain, write_lines, write_record
+from bats.storage.tensors import checksum, read_struct, read_tensors, write_struct, write_tensors
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
-VERSION = 5
+VERSION = 6
 """raised when the meaning of what a folder holds changes"""
-_RUN, _LOCK, _ATTEMPTS, _WALKS = "run.json", "lock", "bats-attempts", "bats-walks"
-_ERRORS = "bats-errors"
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.tmp")
-"""what `files.atomic_path` calls a file that is not whole yet"""
-
-Kind = TypeVar("Kind")
+_ATTEMPTS, _ROLLOUTS, _ERRORS = "bats-attempts", "bats-rollouts", "bats-errors"
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What a run is a run of. On one machine, everything else in its folder follows from this."""
+class Header:
+    """What a run is a run of, besides its settings."""
 
+    version: int
+    package: str
     log: str
-    fingerprint: str
-    """of the log's arrays"""
+    transitions: str
+    """checksum of the log's states, actions and episodes"""
+    rewards: str
+    """checksum of its rewards"""
+    starts: str
+    """checksum of its start states"""
     seed: int
-    config: Any
-    """a frozen dataclass that `config_files` can write"""
+    reused: str | None = None
+    """another run whose model and graph it began with"""
+
+    @classmethod
+    def of(cls, dataset: Dataset, seed: int, reused: Path | str | None = None) -> Header:
+        arrays = {name: value for name, value in field_values(dataset).items() if isinstance(value, np.ndarray)}
+        rewards = {"rewards": arrays.pop("rewards")}
+        starts = {name: arrays.pop(name) for name in ("starts", "start_weights")}
+        parts = {"transitions": arrays, "rewards": rewards, "starts": starts}
+        # neither the name of a log nor the way it is stored matters
+        sums = {part: checksum(of_part, str(dataset.action_count)) for part, of_part in parts.items()}
+        reused = None if reused is None else str(reused)
+        return cls(VERSION, version("bats-rl"), dataset.name, **sums, seed=seed, reused=reused)
+
+    def differences(self, other: Header, *parts: str) -> list[str]:
+        """How some parts of another run differ from this one's, in words."""
+        found = []
+        for part in parts:
+            own, others = getattr(self, part), getattr(other, part)
+            other_log = f"its log is {self.log}, with other {part} than {other.log}"
+            if own != others:
+                found.append(f"its {part} is {own}, not {others}" if part in ("seed", "reused") else other_log)
+        return found
+
+
+@dataclass(frozen=True)
+class LogCard:
+    """What the MDP of a log does not hold."""
+
+    rows: int
+    episodes: int
+    observation_names: tuple[str, ...]
+    """empty where the log has no names"""
+    action_names: tuple[str, ...]
+    notes: tuple[Note, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> LogCard:
+        names = dataset.observation_names or (), dataset.action_names or ()
+        return cls(len(dataset), dataset.episode_count, *names, dataset.notes)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long something took."""
+    """How long a stage or a round took."""
 
     stage: str
     round: int | None
@@ -88,314 +133,297 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """How a run ended, and what solving it again has to know."""
+class Summary:
+    """How a run ended, and what solving it again needs."""
 
     rounds: int
     gamma: float
     penalty: float
-    """as it was asked for or chosen"""
-    penalty_unit: PenaltyUnit
-    price: float
-    """the same in rewards per unit of error"""
+    """in reward per unit of error"""
+    penalty_steps: float | None
+    """the same in steps, where it was given in steps"""
     tolerance: float | None
     dead_end_value: float
     logged_value: float
-    """what the logged behaviour earned from the starts"""
+    """discounted return of the logged behaviour from the starts"""
+    logged_dead_end_weight: float
+    """how much that changes with the value of a dead end"""
     log_value: float
-    """the best that the log alone allows"""
+    """optimal value of the log alone at the starts"""
     value: float
     """and with the stitches"""
     metric: tuple[float, ...]
-    """weight of each number of a state; of ordinary steps where the run learned a metric"""
+    """weight of each number of a state; of ordinary steps where the metric was learned"""
 
 
-@dataclass(frozen=True)
-class _Header:
-    """What `run.json` says before the configuration."""
+STAGES: dict[str, tuple[str, ...]] = {
+    "model": ("model",),
+    "stitching": ("gamma", "metric", "penalty_steps", "penalty", "penalize_rounds", "stitch"),
+    "final graph": ("final_tolerance", "choice"),
+    "policy": ("rollouts", "cloning"),
+    "certificate": ("certificate", "bisimulation"),
+}
+"""the settings that each stage depends on, besides those of the stages before it"""
 
-    version: int
-    package: str
-    log: str
-    fingerprint: str
-    seed: int
+
+def stage_settings(config: Config, stage: str) -> tuple[str, ...]:
+    """The settings, and groups of settings, that a stage of a run with this configuration depends on by itself."""
+    if stage == "stitching" and config.metric == "bisimulation":
+        return (*STAGES[stage], "bisimulation")
+    if stage == "final graph" and (config.choice.penalties or config.choice.tolerances):
+        return (*STAGES[stage], *STAGES["certificate"])  # options are ranked by their bounds
+    return STAGES[stage]
 
 
-def fingerprint(dataset: Dataset) -> str:
-    """A checksum over all that a log says, whatever it is called and however it is stored."""
-    digest = hashlib.sha256(str(dataset.action_count).encode())
-    for field in fields(Dataset):
-        array = getattr(dataset, field.name)
-        if isinstance(array, np.ndarray):
-            digest.update(f"{field.name} {array.dtype.str} {array.shape};".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+def setting_differences(own: Config, other: Config, stages: Iterable[str]) -> dict[str, str]:
+    """How another configuration differs, in words by the dotted name, in what some stages of a run depend on."""
+    names = [name for stage in stages for name in stage_settings(own, stage)]
+    old, new = (dict(flatten({name: to_plain(config)[name] for name in names})) for config in (own, other))
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return {name: f"its {name} is {old.get(name)}, not {new.get(name)}" for name in differing}
 
 
 class RunFolder:
     """Reads what is in the folder of a run; writes to it inside `claimed` only."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.model = self.path / "model.safetensors"
         self.training = self.path / "training.safetensors"
         self.policy = self.path / "policy.safetensors"
         self.certificate = self.path / "certificate.json"
         self.evaluation = self.path / "evaluation.json"
+        self.policies = self.path / "policies"
+        self.certificates = self.path / "certificates"
+        self._header = self.path / "run.json"
+        self._settings = self.path / "settings.json"
+        self._log_card = self.path / "log.json"
+        self._mdp = self.path / "mdp"
+        self._attempts = self.path / "attempts"
+        self._records = self.path / "records.jsonl"
         self._errors = self.path / "errors.safetensors"
         self._options = self.path / "options.jsonl"
-        self._walks = self.path / "walks.safetensors"
-        self._mdp = self.path / "mdp"
-        self._records = self.path / "records.jsonl"
+        self._rollouts = self.path / "rollouts.safetensors"
         self._timings = self.path / "timings.jsonl"
-        self._finished = self.path / "finished.json"
+        self._summary = self.path / "finished.json"
+
+    @classmethod
+    def of(cls, run: RunFolder | Path | str) -> RunFolder:
+        """The run of a folder; a run is its own."""
+        return run if isinstance(run, RunFolder) else cls(run)
+
+    # what it is a run of
 
     @property
     def is_run(self) -> bool:
-        return (self.path / _RUN).is_file()
+        return self._header.is_file()
 
     @property
     def is_finished(self) -> bool:
-        return self._finished.is_file()
+        return self._summary.is_file()
+
+    def header(self) -> Header:
+        """What the folder is a run of; `DataError` if it is none, or of another version."""
+        if not self.is_run:
+            raise DataError("the folder of a run", "none", file=str(self.path))
+        plain = read_json(self._header)
+        found = plain.get("version") if isinstance(plain, dict) else None
+        if isinstance(found, int) and found != VERSION:
+            made_by = f"It was made by bats-rl {plain.get('package')}."
+            hint = f"{made_by} Fit the log again; its policy.safetensors still loads."
+            raise DataError(f"a run folder of version {VERSION}", f"version {found}", file=str(self._header), hint=hint)
+        return read_record(Header, self._header)
+
+    def settings(self) -> Config:
+        """The run's configuration."""
+        self.header()
+        return read_record(Config, self._settings)
+
+    def summary(self) -> Summary:
+        """How the run ended; `DataError` if it did not."""
+        self.header()
+        if not self.is_finished:
+            hint = "Call the `bats-rl fit` that began it again: it continues."
+            raise DataError("a finished run", "an unfinished one", file=str(self.path), hint=hint)
+        return read_record(Summary, self._summary)
+
+    def log_card(self) -> LogCard:
+        return read_record(LogCard, self._log_card)
+
+    def finish(self, summary: Summary) -> None:
+        write_record(self._summary, summary)
+
+    # claiming it
 
     @contextmanager
-    def claimed(self, identity: Identity) -> Iterator[None]:
-        """Makes the folder, or goes on with it, as the only process that does.
+    def claimed(self, header: Header, config: Config) -> Iterator[None]:
+        """Makes the folder, or continues it, as the only process that does.
 
-        Refused, with nothing touched, where the folder belongs to another run or is none. A finished run is not
-        written to, so it is not locked either.
+        Refused, with nothing touched, where the folder is not this run's. A finished run is not written to, so it is
+        not locked either.
         """
-        self._check(identity)
+        self._check(header, config)
         if self.is_finished:
             yield
             return
-        with _locked(self.path / _LOCK):
-            self._check(identity)  # once more: somebody may have been quicker
+        with _locked(self.path / "lock"):
+            self._check(header, config)  # again: another process may have been faster
+            if not self.is_run or self.settings() != config:
+                write_record(self._settings, config)
             if not self.is_run:
-                self._write_identity(identity)
-            self._drop_unfinished()
+                write_record(self._header, header)
+            self._remove_leftovers()
             yield
 
-    def describe_log(self, card: LogCard) -> None:
-        """Writes down what only the log itself knows."""
-        _write_text(self.path / LOG_CARD, json.dumps(plain(card), indent=2) + "\n")
+    def stages_made(self) -> list[str]:
+        """The stages that have begun to leave results, in order."""
+        made = {
+            "model": self.model.exists() or self.training.exists(),
+            "stitching": self.has_base,
+            "final graph": self._options.exists() or self.policy.exists(),
+            "policy": self.policy.exists(),
+            "certificate": self.certificate.exists() or self.is_finished,
+        }
+        return [stage for stage, is_made in made.items() if is_made]
+
+    def _check(self, header: Header, config: Config) -> None:
+        """Refuses a folder that is anything but a place for this run."""
+        with output_errors(self.path, "read"):
+            names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
+        if not self.is_run:
+            own = ("lock", self._settings.name)
+            if any(name not in own and not is_temporary(name) for name in names):
+                raise OutputError(f"{self.path} is not empty and not the folder of a run; choose another.")
+            return
+        differences = self.header().differences(header, "transitions", "rewards", "starts", "seed", "reused")
+        changed = setting_differences(self.settings(), config, self.stages_made())
+        if differences or changed:
+            groups, advice = {name.split(".")[0] for name in changed}, "Choose another folder."
+            if not differences and groups == {"certificate"}:
+                advice = f"`bats-rl certify {self.path}` adds another certificate to it."
+            elif not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
+                advice = f"`bats-rl clone {self.path}` adds another policy to it."
+            found = "; ".join([*differences, *changed.values()])
+            raise OutputError(f"{self.path} is the folder of another run: {found}. {advice}")
+
+    def _remove_leftovers(self) -> None:
+        """Removes what a killed process left: temporary files, and what belongs to no finished round."""
+        with output_errors(self.path, "tidied"):
+            for path in self.path.rglob(".*"):
+                if is_temporary(path.name):
+                    path.unlink()
+            for path in self._attempts.glob("round-*.safetensors"):
+                if path.stem > f"round-{self.rounds_done:04d}":
+                    path.unlink()
+        lines = read_text(self._records).splitlines(keepends=True) if self._records.exists() else []
+        if len(lines) > self.rounds_done:
+            write_text(self._records, "".join(lines[: self.rounds_done]))
+
+    # its contents
+
+    def describe_log(self, dataset: Dataset) -> None:
+        write_record(self._log_card, LogCard.of(dataset))
 
     @property
-    def has_mdp(self) -> bool:
-        return (self._mdp / "base.safetensors").exists()
+    def has_base(self) -> bool:
+        return base_path(self._mdp).exists()
 
-    def load_mdp(self) -> TabularMDP:
-        """The MDP with the stitches of all rounds that are done."""
-        return mdp_files.load_mdp(self._mdp)
+    def save_base(self, mdp: TabularMDP) -> None:
+        """Saves the MDP that stitching begins with."""
+        save_mdp(mdp, self._mdp)
 
-    def charged_mdp(self) -> TabularMDP:
-        """The same, with the errors by the metric that the run ended with."""
-        mdp = self.load_mdp()
+    def load_graph(self) -> TabularMDP:
+        """The MDP with the stitches of all finished rounds, and their errors by the last learned metric, if any."""
+        mdp = load_mdp(self._mdp)
         if not self._errors.exists():
             return mdp
-        error = read_arrays(self._errors, _ERRORS)[0].get("error", np.zeros(0))
+        error = read_tensors(self._errors, _ERRORS)[0].get("error", np.zeros(0))
         if error.shape != (mdp.stitch_count,):
             expected = f"an error for each of {mdp.stitch_count} stitches"
             raise DataError(expected, f"{error.shape}", file=str(self._errors))
-        return charge(mdp, error, penalty=mdp.penalty)
+        return with_errors(mdp, error, penalty=mdp.penalty)
 
     def save_errors(self, error: Float[np.ndarray, "C"]) -> None:
-        """Saves the errors of all stitches by the metric that the run ends with."""
-        write_arrays(self._errors, _ERRORS, {"error": error}, {}, overwrite=True)
-
-    def stitches(self, rounds: int) -> Iterator[Stitches]:
-        """What each of the first rounds added."""
-        for number in range(1, rounds + 1):
-            yield mdp_files.load_round(self._mdp, number)
-
-    def metric(self, rounds: int) -> Path:
-        """Where the metric lies that was learned after so many rounds."""
-        return self.path / f"metric-{rounds:04d}.safetensors"
-
-    @property
-    def last_metric(self) -> int | None:
-        """After how many rounds the metric was last learned; None: never."""
-        found = sorted(self.path.glob("metric-*.safetensors"))
-        return int(found[-1].stem.removeprefix("metric-")) if found else None
-
-    def save_mdp(self, mdp: TabularMDP) -> None:
-        """Saves the MDP before stitching."""
-        mdp_files.save_mdp(mdp, self._mdp)
+        """Saves the errors of all stitches by the last learned metric."""
+        write_tensors(self._errors, _ERRORS, {"error": error}, {}, overwrite=True)
 
     @property
     def rounds_done(self) -> int:
         return len(list(self._mdp.glob("round-*.safetensors")))
 
-    def add_round(
-        self, number: int, stitches: Stitches, attempts: Mapping[str, np.ndarray], records: tuple[object, ...]
-    ) -> None:
-        """Saves a round: what it tried, the records of all rounds up to it, and last what it added."""
-        write_arrays(self._attempts(number), _ATTEMPTS, attempts, {"round": number}, overwrite=True)
-        self._write_lines(self._records, records)
-        mdp_files.save_round(stitches, self._mdp, stitch_round=number)
+    def add_round(self, number: int, stitches: Stitches, attempts: Attempts, records: tuple[RoundRecord, ...]) -> None:
+        """Saves a round: what it tried, the records of all rounds so far, and last what it added."""
+        write_struct(round_path(self._attempts, number), _ATTEMPTS, attempts, overwrite=True)
+        write_lines(self._records, records)
+        save_round(stitches, self._mdp, stitch_round=number)
 
-    def attempts(self, kind: type[Kind]) -> Iterator[Kind]:
-        """What each round tried, as the dataclass of arrays that `kind` is."""
-        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # mypy knows no bound for dataclasses
-        for number in range(1, self.rounds_done + 1):
-            arrays, _ = read_arrays(self._attempts(number), _ATTEMPTS)
-            if sorted(arrays) != sorted(names):
-                found = ", ".join(sorted(arrays))
-                raise DataError(f"the arrays {', '.join(names)}", found, file=str(self._attempts(number)))
-            yield kind(**arrays)
+    def stitches(self) -> list[Stitches]:
+        """What each finished round added."""
+        return [load_round(self._mdp, number) for number in range(1, self.rounds_done + 1)]
 
-    def records(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        """The records of the rounds that are done."""
-        done = self._read_lines(self._records, kind)[: self.rounds_done]
-        if len(done) < self.rounds_done:
-            raise DataError(f"a line for each of {self.rounds_done} rounds", f"{len(done)}", file=str(self._records))
-        return done
+    def attempts(self) -> list[Attempts]:
+        """What each finished round tried."""
+        paths = [round_path(self._attempts, number) for number in range(1, self.rounds_done + 1)]
+        return [read_struct(Attempts, path, _ATTEMPTS, one_length=True)[0] for path in paths]
+
+    def records(self) -> tuple[RoundRecord, ...]:
+        """The records of the finished rounds."""
+        records = read_lines(RoundRecord, self._records)[: self.rounds_done]
+        if len(records) < self.rounds_done:
+            raise DataError(f"a line for each of {self.rounds_done} rounds", f"{len(records)}", file=str(self._records))
+        return records
+
+    def metric(self, rounds: int) -> Path:
+        """The file of the metric that was learned after so many rounds."""
+        return self.path / f"metric-{rounds:04d}.safetensors"
+
+    @property
+    def last_metric(self) -> int | None:
+        """The number of rounds after which the metric was last learned; None: never."""
+        files = sorted(self.path.glob("metric-*.safetensors"))
+        return int(files[-1].stem.removeprefix("metric-")) if files else None
 
     def save_options(self, options: tuple[Option, ...]) -> None:
-        """Saves what penalties and tolerances came to, the best first."""
-        self._write_lines(self._options, options)
+        write_lines(self._options, options)
 
     def options(self) -> tuple[Option, ...]:
-        """What was saved of those; empty where there was no choice."""
-        return self._read_lines(self._options, Option)
+        """The penalties and tolerances that were compared, best first; none where nothing was to be chosen."""
+        return read_lines(Option, self._options)
 
-    def save_walks(self, walks: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
-        """Saves what the policy's walks earned, and which of them were cloned."""
-        write_arrays(self._walks, _WALKS, walks, facts, overwrite=True)
+    def save_selection(self, selection: Selection) -> None:
+        write_struct(self._rollouts, _ROLLOUTS, selection, overwrite=True)
 
-    def walks(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What was saved of the policy's walks."""
-        return read_arrays(self._walks, _WALKS)
+    def selection(self) -> Selection:
+        """The policy's rollouts from the starts, and which of them were cloned."""
+        return read_struct(Selection, self._rollouts, _ROLLOUTS, one_length=True)[0]
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Notes how long a stage takes."""
+        began = time.perf_counter()
+        yield
+        self.add_timing(Timing(stage, None, time.perf_counter() - began))
 
     def add_timing(self, timing: Timing) -> None:
-        self._write_lines(self._timings, (*self.timings(), timing))
+        write_lines(self._timings, (*self.timings(), timing))
 
     def timings(self) -> tuple[Timing, ...]:
-        return self._read_lines(self._timings, Timing)
-
-    def finish(self, facts: Finished) -> None:
-        """Says how the run ended; nothing is written to the folder after this."""
-        _write_text(self._finished, json.dumps(plain(facts), indent=2) + "\n")
-
-    def finished(self) -> Finished:
-        """How the run ended; `DataError` if it did not."""
-        if not self.is_run:
-            raise DataError("the folder of a run", "none", file=str(self.path))
-        if not self.is_finished:
-            hint = "The `bats-rl fit` that began it goes on with it."
-            raise DataError("a finished run", "one that is not", file=str(self.path), hint=hint)
-        return from_json(Finished, _read_text(self._finished), file=str(self._finished))
-
-    def identity(self, config: type) -> Identity:
-        """What the folder is a run of."""
-        if not self.is_run:
-            raise DataError("the folder of a run", "none", file=str(self.path))
-        file = self.path / _RUN
-        held = parsed(_read_text(file), file=str(file))
-        header = {name: value for name, value in held.items() if name != "config"} if isinstance(held, dict) else held
-        found = from_plain(_Header, header, file=str(file))
-        if found.version != VERSION:
-            raise DataError(f"a run folder of version {VERSION}", f"version {found.version}", file=str(file))
-        settings: object = from_plain(config, held.get("config"), file=str(file))
-        return Identity(found.log, found.fingerprint, found.seed, settings)
-
-    def _attempts(self, number: int) -> Path:
-        return self.path / "attempts" / f"round-{number:04d}.safetensors"
-
-    def _check(self, identity: Identity) -> None:
-        """Complains if the folder is anything but a place for this run."""
-        try:
-            held = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
-        except OSError as error:
-            raise OutputError(f"{self.path} could not be read: {error.strerror or error}.") from error
-        if self.is_run:
-            differing = "; ".join(self._differences(identity))
-            if differing:
-                hint = "Choose another folder, or what it was begun with."
-                raise OutputError(f"{self.path} is the folder of another run: {differing}. {hint}")
-        elif any(name != _LOCK and not _is_temporary(name, _RUN) for name in held):
-            raise OutputError(f"{self.path} is not empty and not the folder of a run; choose another.")
-
-    def _differences(self, identity: Identity) -> Iterator[str]:
-        """What sets the folder's run apart from another one."""
-        found = self.identity(type(identity.config))
-        if found.fingerprint != identity.fingerprint:
-            yield f"its log is {found.log}, with other contents than {identity.log}"
-        if found.seed != identity.seed:
-            yield f"its seed is {found.seed}, not {identity.seed}"
-        theirs = _flat(plain(found.config))
-        for name, value in _flat(plain(identity.config)).items():
-            if theirs[name] != value:
-                yield f"its {name} is {theirs[name]}, not {value}"
-
-    def _write_identity(self, identity: Identity) -> None:
-        header = _Header(VERSION, version("bats-rl"), identity.log, identity.fingerprint, identity.seed)
-        _write_text(self.path / _RUN, json.dumps(plain(header) | {"config": plain(identity.config)}, indent=2) + "\n")
-
-    def _drop_unfinished(self) -> None:
-        """Clears away what a process left that was killed: temporary files, and what belongs to no finished round."""
-        try:
-            for path in self.path.rglob(".*"):
-                if _is_temporary(path.name):
-                    path.unlink()
-            for path in (self.path / "attempts").glob("round-*.safetensors"):
-                if path.stem > f"round-{self.rounds_done:04d}":
-                    path.unlink()
-        except OSError as error:
-            raise OutputError(f"{self.path} could not be tidied: {error.strerror or error}.") from error
-        lines = _read_text(self._records).splitlines(keepends=True) if self._records.exists() else []
-        if len(lines) > self.rounds_done:
-            _write_text(self._records, "".join(lines[: self.rounds_done]))
-
-    def _read_lines(self, path: Path, kind: type[Kind]) -> tuple[Kind, ...]:
-        lines = _read_text(path).splitlines() if path.exists() else []
-        return tuple(from_json(kind, line, file=f"{path}, line {number}") for number, line in enumerate(lines, 1))
-
-    def _write_lines(self, path: Path, records: tuple[object, ...]) -> None:
-        _write_text(path, "".join(as_json(record) + "\n" for record in records))
+        return read_lines(Timing, self._timings)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock that the system lets go of when the process ends, however it ends."""
-    try:
+    """Holds a lock that the system releases when the process ends, however it ends."""
+    with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("ab")
-    except OSError as error:
-        raise OutputError(f"{path} could not be written: {error.strerror or error}.") from error
     with stream:
-        try:
-            if sys.platform == "win32":
-                msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            raise OutputError(f"Another process is at work in {path.parent}; wait for it, or end it.") from error
-        except OSError as error:
-            raise OutputError(f"{path} could not be locked: {error.strerror or error}.") from error
-        yield  # closing the file lets go of the lock
-
-
-def _is_temporary(name: str, of: str | None = None) -> bool:
-    found = _TEMPORARY.fullmatch(name)
-    return found is not None and of in (None, found["name"])
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """The entries of nested tables by their dotted names."""
-    if not isinstance(value, dict):
-        return {name: value}
-    parts = [_flat(entry, f"{name}.{key}" if name else key) for key, entry in value.items()]
-    return {key: entry for part in parts for key, entry in part.items()}
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("a text that can be read", str(error), file=str(path)) from error
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_path(path, overwrite=True) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        with output_errors(path, "locked"):
+            try:
+                if sys.platform == "win32":
+                    msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+                else:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError) as error:
+                raise OutputError(f"Another process works in {path.parent}; wait until it ends.") from error
+        yield  # closing the file releases the lock

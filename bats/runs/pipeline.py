@@ -1,10 +1,8 @@
-"""The whole flow, as the paper has it: learn a model of the log, stitch the log together, solve it, clone its policy.
+"""The whole flow: log -> tabular MDP -> stitch with a learned model -> solve exactly -> clone -> certify.
 
-Last, the policy is bounded from below and above, and it is said whether to deploy it.
-
-Every stage is kept in the run's folder as soon as it is done, and loaded instead of made where it is there already.
-Chance comes from the seed alone, so a run that was stopped and went on ends as one that was not. What `fit` returns is
-what `load_result` reads from the folder.
+Every stage is saved in the run's folder as soon as it is done, and loaded instead of made where it is there already.
+Chance comes from the seed alone, so a run that was interrupted and continued ends as one that was not. What `fit`
+returns equals what `load_result` reads from the folder.
 """
 
 from __future__ import annotations
@@ -13,365 +11,315 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
 
 from bats.arrays import Metric, Progress, no_progress
-from bats.bounds.certificate import Certified, load_certified, save_certified
-from bats.bounds.certify import certified, check_rewards
-from bats.bounds.choose_penalty import judged_options, options
-from bats.bounds.verdict import Verdict
-from bats.config import Config, preset
+from bats.bounds.certificate import Certificate, Option, load_certificate, save_certificate
+from bats.bounds.certify import certify
+from bats.bounds.choose_penalty import rank_options
+from bats.bounds.sandwich import possible_rewards
+from bats.config import Config
 from bats.data.dataset import Dataset
-from bats.errors import OutputError, SettingError
+from bats.errors import SettingError
 from bats.graph.mdp import TabularMDP, from_dataset
-from bats.graph.pricing import finished_graph, penalty_in_rewards
-from bats.graph.solve import Solution, logged_value, policy_iteration, start_value
-from bats.metric.bisimulation import BisimulationMetric
-from bats.metric.bisimulation_files import load_metric
+from bats.graph.relabel import final_graph, stitch_errors, value_of_a_step, with_errors
+from bats.graph.solve import Solution, logged_value, policy_iteration
+from bats.metric.bisimulation import load_metric, save_metric
 from bats.metric.scaled import ScaledMetric
-from bats.model.fit import Model, check_model, fit_dynamics, load_model, save_model
+from bats.model.fit import Model, check_model, fit_model, load_model, save_model
+from bats.planning.context import PlanningContext
 from bats.policy.cloning import clone
-from bats.policy.demonstrations import Demonstrations, demonstrate
+from bats.policy.demonstrations import Selection, demonstrate
 from bats.policy.files import load_policy, save_policy
-from bats.policy.policy import Familiar, Policy
-from bats.runs.folder import Finished, Identity, RunFolder, Timing, fingerprint
-from bats.runs.solve_again import Changes, Resolved, resolve
-from bats.stitching.acceptance import Learned
-from bats.stitching.history import Experience
-from bats.stitching.loop import stitch
-from bats.stitching.phases import Stretches, in_ordinary_steps
-from bats.stitching.records import Attempts, LogCard, Option, RoundRecord
+from bats.policy.policy import Policy
+from bats.policy.support import Support
+from bats.presets import preset
+from bats.runs.folder import Header, RunFolder, Summary, Timing
+from bats.runs.result import Result, load_result, run_metric
+from bats.runs.reuse import check_reuse, reused_graph, reused_model
+from bats.stitching.history import History
+from bats.stitching.loop import Round, stitch
+from bats.stitching.metric_refresh import Finished, Refresh, remeasured_errors, stitch_with_refresh
+from bats.stitching.records import RoundRecord
+from bats.streams import Stream, generator
 
-DEFAULT = preset("default")
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What became of a log."""
-
-    folder: Path
-    """where all of it lies; where none was asked for, it goes when the result does"""
-    log: str
-    """its name"""
-    config: Config
-    seed: int
-    model: Model
-    metric: ScaledMetric
-    """what errors are measured in, unless that was learned; then ordinary steps"""
-    value_metric: BisimulationMetric | None
-    """the learned metric that the run ended with, in units of value"""
-    mdp: TabularMDP
-    """with all stitches that were kept, charged for their errors"""
-    solution: Solution
-    policy: Policy
-    """the network that was cloned from it, ready to act"""
-    records: tuple[RoundRecord, ...]
-    """what each round did"""
-    options: tuple[Option, ...]
-    """penalties and tolerances of the finished graph that were chosen between, the best first; empty: no choice"""
-    logged_value: float
-    """what the logged behaviour earned from the starts"""
-    log_value: float
-    """the best value that the log alone allows there"""
-    value: float
-    """and that with the stitches"""
-    timings: tuple[Timing, ...]
-    certificate: Certified | None
-    """what both policies are worth at least and at most at the starts; None if that was not asked for"""
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """Whether to deploy the policy, and if not, why not; None if that was not asked for."""
-        return None if self.certificate is None else self.certificate.verdict
-
-    def save(self, folder: Path | str) -> None:
-        """Keeps all of it in a folder of its own; `load_result`, `bats-rl report` and the others read it from there."""
-        folder = Path(folder)
-        if folder.exists():
-            raise OutputError(f"{folder} exists already; choose another name.")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        except OSError as error:
-            raise OutputError(f"{folder} could not be written: {error.strerror or error}.") from error
-        try:
-            shutil.copytree(self.folder, unfinished / "run")
-            (unfinished / "run").replace(folder)
-        except OSError as error:
-            raise OutputError(f"{folder} could not be written: {error.strerror or error}.") from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def unheard(record: RoundRecord) -> None:
-    """For those who do not want to hear of every round."""
+OnRound = Callable[[RoundRecord], None]
 
 
 def fit(
     dataset: Dataset,
-    config: Config | str = DEFAULT,
+    config: Config | str = "default",
     *,
     seed: int = 0,
     folder: Path | str | None = None,
     model: Model | None = None,
+    reuse: Path | str | None = None,
     progress: Progress = no_progress,
-    on_record: Callable[[RoundRecord], None] = unheard,
+    on_round: OnRound = lambda record: None,
 ) -> Result:
-    """Learns a model of the log, stitches the log together with it, solves the result exactly and clones its policy.
+    """Learns a model of the log, stitches the log with it, solves the result exactly, clones and certifies its policy.
 
-    `config` may be the name of a preset. `folder` is made, or gone on with if it holds the same run; `on_record` hears
-    of every round as it is done. A `model` that was trained before, on another machine say, is taken instead of
-    training one; a folder keeps its own.
+    `config` may be the name of a preset. `folder` is made, or continued if it holds the same run. A `model` that was
+    trained before, on another machine say, is taken instead of training one. `reuse` is the folder of a finished run of
+    the same log, perhaps with other rewards: its model is taken, and stitching continues from its graph. `on_round`
+    gets the record of every round.
     """
     config = preset(config) if isinstance(config, str) else config
-    if seed < 0:
-        raise SettingError(f"`seed` must not be negative; got {seed}.")
-    check_rewards(dataset, config.certificate)
-    place = Path(mkdtemp(prefix="bats-") if folder is None else folder)
-    run = RunFolder(place)
-    try:
-        with run.claimed(Identity(dataset.name, fingerprint(dataset), seed, config)):
-            if not run.is_finished:
-                _Fit(dataset, config, seed, run, progress).run(model, on_record)
-        result = load_result(place)
-    except BaseException:
+    check_settings(dataset, config, seed)
+    header, reused = Header.of(dataset, seed, reuse), None
+    if reuse is not None:
+        reused = RunFolder(reuse)
+        check_reuse(reused, header, config)
+    run = RunFolder(mkdtemp(prefix="bats-") if folder is None else folder)
+    with ExitStack() as on_error:
         if folder is None:
-            shutil.rmtree(place, ignore_errors=True)
-        raise
+            on_error.callback(shutil.rmtree, run.path, ignore_errors=True)
+        with run.claimed(header, config):
+            if run.is_finished:
+                return load_result(run.path)
+            run.describe_log(dataset)
+            job = Job(run, header, dataset, config, ScaledMetric.of(dataset, config.metric), reused, progress)
+            model = trained(job, model)
+            log = solved_log(job)
+            mdp = stitched(job, log, model, on_round)
+            option = chosen(job, log, mdp, model)
+            solution = final_solution(job, log, mdp, option)
+            policy = cloned(job, solution)
+            summary = summarized(job, log, solution, option)
+            if config.certificate is not None and load_certificate(run.path) is None:
+                with run.timed("certifying"):
+                    certificate = certify_solved(run, solution, policy, model, summary, config, progress)
+                    save_certificate(certificate, run.path)
+            run.finish(summary)
+        result = load_result(run.path)
+        on_error.pop_all()
     if folder is None:
-        weakref.finalize(result, shutil.rmtree, place, ignore_errors=True)
+        weakref.finalize(result, shutil.rmtree, run.path, ignore_errors=True)
     return result
 
 
-def load_result(folder: Path | str) -> Result:
-    """What a finished run came to, from its folder; `DataError` where it is none."""
-    run = RunFolder(Path(folder))
-    ended, identity = run.finished(), run.identity(Config)
-    solved = resolve(run, Changes())
-    return Result(
-        folder=run.path,
-        log=identity.log,
-        config=identity.config,
-        seed=identity.seed,
-        model=load_model(run.model),
-        metric=ScaledMetric(np.array(ended.metric, dtype=np.float32)),
-        value_metric=None if run.last_metric is None else load_metric(run.metric(run.last_metric)),
-        mdp=solved.mdp,
-        solution=solved.solution,
-        policy=load_policy(run.policy),
-        records=run.records(RoundRecord),
-        options=run.options(),
-        logged_value=ended.logged_value,
-        log_value=ended.log_value,
-        value=ended.value,
-        timings=run.timings(),
-        certificate=load_certified(run.path),
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What every stage of a fit needs."""
+
+    run: RunFolder
+    header: Header
+    dataset: Dataset
+    config: Config
+    metric: ScaledMetric
+    reused: RunFolder | None
+    """a finished run whose model and graph it begins with"""
+    progress: Progress
+
+    @property
+    def seed(self) -> int:
+        return self.header.seed
+
+
+def check_settings(dataset: Dataset, config: Config, seed: int) -> None:
+    """Refuses settings that do not fit the log, before any work."""
+    if seed < 0:
+        raise SettingError(f"`seed` must not be negative; got {seed}.")
+    allowed = None if config.certificate is None else config.certificate.reward_range
+    low, high = dataset.rewards.min(), dataset.rewards.max()
+    if allowed is not None and not (allowed[0] <= low and high <= allowed[1]):
+        logged, given = f"{low:g} to {high:g}", f"{allowed[0]:g} to {allowed[1]:g}"
+        raise SettingError(f"`certificate.reward_range` must hold all logged rewards, {logged}; got {given}.")
+
+
+def trained(job: Job, given: Model | None) -> Model:
+    """The saved model, the given one, or a new one."""
+    run, dataset = job.run, job.dataset
+    with run.timed("training"):
+        saved = run.model.exists()
+        if saved:
+            model = load_model(run.model)
+        elif given is not None:
+            check_model(given, dataset)
+            model = given
+        elif job.reused is not None:
+            model = reused_model(job.reused, dataset, job.header, progress=job.progress)
+        else:
+            settings = job.config.model
+            model = fit_model(dataset, settings, seed=job.seed, checkpoint=run.training, progress=job.progress)
+        if not saved:
+            save_model(model, run.model)
+        run.training.unlink(missing_ok=True)  # also where a process died after saving the model
+        return model
+
+
+def solved_log(job: Job) -> Solution:
+    """The MDP of the log alone, solved once: its values say what a step of delay costs."""
+    with job.run.timed("building the MDP"):
+        mdp = from_dataset(job.dataset, gamma=job.config.gamma)
+        return policy_iteration(mdp, dead_end_value=job.config.stitch.dead_end_value)
+
+
+def own_penalty(config: Config) -> float:
+    """The penalty setting, in steps or in reward."""
+    return config.penalty_steps if config.penalty is None else config.penalty
+
+
+def penalty_unit(config: Config, log: Solution) -> float:
+    """What the penalty setting is multiplied by to be in reward."""
+    return value_of_a_step(log.mdp, log.value) if config.penalty is None else 1.0
+
+
+def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> TabularMDP:
+    """The MDP after all rounds, those that were saved before included."""
+    run, config, records = job.run, job.config, job.run.records()
+    if run.has_base:
+        mdp = run.load_graph()
+    else:
+        penalty = own_penalty(config) * penalty_unit(config, log) if config.penalize_rounds else 0.0
+        mdp = replace(log.mdp, penalty=penalty)
+        if job.reused is not None:
+            mdp = reused_graph(mdp, job.reused, model, job.header, config)
+        run.save_base(mdp)
+
+    def context_of(metric: Metric) -> PlanningContext:
+        return PlanningContext.of(model, metric, log.mdp, local_error=config.stitch.local_error)
+
+    total = config.stitch.rounds + config.stitch.recovery_rounds
+    events: Iterator[Round | Refresh | Finished]
+    if config.metric == "bisimulation":
+        number = run.last_metric
+        events = stitch_with_refresh(
+            replace(log.mdp, penalty=mdp.penalty),
+            context_of,
+            config,
+            seed=job.seed,
+            step_value=value_of_a_step(log.mdp, log.value),
+            saved_rounds=list(zip(run.stitches(), run.attempts(), strict=True)),
+            saved_metric=None if number is None else Refresh(number, load_metric(run.metric(number))),
+            progress=job.progress,
+        )
+    else:
+        history, rounds = History.of(run.attempts(), mdp.real_count), range(len(records) + 1, total + 1)
+        events = stitch(mdp, context_of(job.metric), config.stitch, seed=job.seed, history=history, rounds=rounds)
+
+    job.progress("stitching", len(records), total)
+    began = time.perf_counter()
+    for event in events:
+        if isinstance(event, Round):
+            mdp, records = event.solution.mdp, (*records, event.record)
+            run.add_round(event.record.round, event.stitches, event.attempts, records)
+            run.add_timing(Timing("stitching", event.record.round, time.perf_counter() - began))
+            job.progress("stitching", event.record.round, total)
+            on_round(event.record)
+        elif isinstance(event, Refresh):
+            save_metric(event.metric, run.metric(event.rounds))
+            run.add_timing(Timing("learning the metric", event.rounds, time.perf_counter() - began))
+        else:
+            mdp = event.mdp
+            run.save_errors(event.error)
+        began = time.perf_counter()
+    return mdp
+
+
+def chosen(job: Job, log: Solution, mdp: TabularMDP, model: Model) -> Option:
+    """The penalty and the tolerance of the finished graph; where there is a choice, those with the best lower bound."""
+    run, config = job.run, job.config
+    penalties = dict.fromkeys((own_penalty(config), *config.choice.penalties))
+    tolerances = dict.fromkeys((config.kept_tolerance, *config.choice.tolerances))
+    options = [Option(penalty, tolerance) for penalty, tolerance in product(penalties, tolerances)]
+    if len(options) == 1:
+        return options[0]
+    if run.options():
+        return run.options()[0]
+
+    context = PlanningContext.of(model, job.metric, log.mdp, local_error=config.stitch.local_error)
+    unit = penalty_unit(config, log)
+    with run.timed("choosing"):
+        ranked = rank_options(mdp, options, context, config, penalty_unit=unit, seed=job.seed, progress=job.progress)
+        run.save_options(ranked)
+    return ranked[0]
+
+
+def final_solution(job: Job, log: Solution, mdp: TabularMDP, option: Option) -> Solution:
+    """The finished graph, solved exactly."""
+    with job.run.timed("solving"):
+        penalty = option.penalty * penalty_unit(job.config, log)
+        mdp = final_graph(mdp, penalty=penalty, tolerance=option.tolerance)
+        return policy_iteration(mdp, dead_end_value=job.config.stitch.dead_end_value)
+
+
+def cloned(job: Job, solution: Solution) -> Policy:
+    """The saved policy, or a new clone of the graph's policy."""
+    run = job.run
+    with run.timed("cloning"):
+        if run.policy.exists():
+            return load_policy(run.policy)
+        rng = generator(job.seed, Stream.SUPPORT_SAMPLE)
+        support = Support.of(job.dataset.observations, job.metric.weight, rng)
+        policy, selection = clone_solved(solution, job.metric, job.config, support, job.header, job.progress)
+        run.save_selection(selection)
+        save_policy(policy, run.policy)
+        return policy
+
+
+def clone_solved(
+    solution: Solution, metric: Metric, config: Config, support: Support | None, header: Header, progress: Progress
+) -> tuple[Policy, Selection]:
+    """Clones the policy of a solved graph; also returns which of its rollouts were cloned."""
+    demonstrations, selection = demonstrate(solution, metric, config.rollouts, seed=header.seed)
+    policy = clone(demonstrations, config.cloning, seed=header.seed, progress=progress)
+    card = {
+        "log": header.log,
+        "rollouts": len(selection.kept),
+        "rollouts_cloned": int(np.count_nonzero(selection.kept)),
+        "cut": selection.cut,
+        "cut_by": selection.measure,
+    }
+    return replace(policy, support=support, card={**policy.card, **card}), selection
+
+
+def summarized(job: Job, log: Solution, solution: Solution, option: Option) -> Summary:
+    """How the run ended."""
+    config, dead_end_value = job.config, job.config.stitch.dead_end_value
+    values = [logged_value(job.dataset, gamma=config.gamma, dead_end_value=value) for value in (0.0, 1.0)]
+    return Summary(
+        rounds=job.run.rounds_done,
+        gamma=config.gamma,
+        penalty=solution.mdp.penalty,
+        penalty_steps=option.penalty if config.penalty is None else None,
+        tolerance=option.tolerance,
+        dead_end_value=dead_end_value,
+        logged_value=logged_value(job.dataset, gamma=config.gamma, dead_end_value=dead_end_value),
+        logged_dead_end_weight=values[1] - values[0],
+        log_value=log.start_value,
+        value=solution.start_value,
+        metric=tuple(job.metric.weight.tolist()),
     )
 
 
-def clone_resolved(run: RunFolder, solved: Resolved, *, progress: Progress = no_progress) -> Policy:
-    """The policy of a run that was solved again, cloned as the run's own was."""
-    identity, own = run.identity(Config), load_policy(run.policy)
-    metric = ScaledMetric(np.array(run.finished().metric, dtype=np.float32))
-    # a least return that was set for the run's own reward says nothing of another
-    config = replace(identity.config, rollouts=replace(identity.config.rollouts, threshold=None))
-    shown = demonstrate(solved.mdp, solved.solution, metric, config.rollouts, seed=identity.seed)
-    policy = clone(shown, config.cloning, seed=identity.seed, progress=progress)
-    return replace(policy, familiar=own.familiar, card={**policy.card, **_card(identity.log, shown, config)})
-
-
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """One run under way: the stages in their order, each kept in the folder when it is done."""
-
-    dataset: Dataset
-    config: Config
-    seed: int
-    run_folder: RunFolder
-    progress: Progress
-
-    def run(self, given: Model | None, on_record: Callable[[RoundRecord], None]) -> None:
-        config, dataset, run = self.config, self.dataset, self.run_folder
-        worth = config.stitch.dead_end_value
-        run.describe_log(LogCard.of(dataset))
-        metric = ScaledMetric.of(dataset, "steps" if config.metric == "bisimulation" else config.metric)
-        with self.timed("training"):
-            model = self.model(given)
-        with self.timed("building the MDP"):
-            log = from_dataset(dataset, gamma=config.gamma)
-            log_value = start_value(log, policy_iteration(log, dead_end_value=worth).value)
-            priced = partial(penalty_in_rewards, log, unit=config.penalty_unit, dead_end_value=worth)
-            price = priced(config.penalty)
-        begun = replace(log, penalty=price if config.charge == "during" else 0.0)
-        stitched = self.stitched(begun, model, metric, on_record)
-        penalty, tolerance = self.chosen(stitched, priced, model, metric)
-        with self.timed("solving"):
-            price = priced(penalty)
-            mdp = finished_graph(stitched, penalty=price, tolerance=tolerance)
-            solution = policy_iteration(mdp, dead_end_value=worth)
-        with self.timed("cloning"):
-            self.clone(mdp, solution, metric)
-        if config.certificate is not None:
-            with self.timed("certifying"):
-                self.certify(mdp, solution, self.learned(model, metric), model)
-        run.finish(
-            Finished(
-                rounds=run.rounds_done,
-                gamma=config.gamma,
-                penalty=penalty,
-                penalty_unit=config.penalty_unit,
-                price=price,
-                tolerance=tolerance,
-                dead_end_value=worth,
-                logged_value=logged_value(dataset, gamma=config.gamma, dead_end_value=worth),
-                log_value=log_value,
-                value=start_value(mdp, solution.value),
-                metric=tuple(metric.weight.tolist()),
-            )
-        )
-
-    def model(self, given: Model | None) -> Model:
-        """The model that is there already, the given one, or a new one."""
-        run = self.run_folder
-        if run.model.exists():
-            run.training.unlink(missing_ok=True)  # a process may have died between saving the model and this
-            return load_model(run.model)
-        if given is not None:
-            check_model(given, self.dataset)
-        model = given or fit_dynamics(
-            self.dataset, self.config.dynamics, seed=self.seed, checkpoint=run.training, progress=self.progress
-        )
-        save_model(model, run.model)
-        run.training.unlink(missing_ok=True)
-        return model
-
-    def stitched(
-        self, log: TabularMDP, model: Model, metric: ScaledMetric, on_record: Callable[[RoundRecord], None]
-    ) -> TabularMDP:
-        """The MDP after all rounds, those that were done before included."""
-        run, config = self.run_folder, self.config
-        if not run.has_mdp:
-            run.save_mdp(log)
-
-        def rounds(mdp: TabularMDP, learned: Learned, experience: Experience, last: int | None) -> TabularMDP:
-            return self.rounds(mdp, learned, experience, last, on_record)
-
-        if config.metric == "bisimulation":
-            return Stretches(run, config, self.seed, partial(self.learned, model), rounds, self.progress).stitched(log)
-        experience = Experience.none()
-        for attempts in run.attempts(Attempts):
-            experience = experience.and_then(attempts, log.real_count)
-        return rounds(run.load_mdp(), self.learned(model, metric), experience, None)
-
-    def learned(self, model: Model, metric: Metric) -> Learned:
-        """What planning relies on, with a given metric."""
-        return Learned.of(model, metric, self.dataset, calibrate=self.config.stitch.calibrate)
-
-    def rounds(
-        self,
-        mdp: TabularMDP,
-        learned: Learned,
-        experience: Experience,
-        last: int | None,
-        on_record: Callable[[RoundRecord], None],
-    ) -> TabularMDP:
-        """Makes and saves the rounds that follow those that are done, up to the last, and returns the MDP then."""
-        run, config = self.run_folder, self.config.stitch
-        records = run.records(RoundRecord)
-        rounds = stitch(
-            mdp, learned, config, seed=self.seed, rounds_done=len(records), last_round=last, experience=experience
-        )
-        self.progress("stitching", len(records), config.rounds + config.rounds_beside)
-        began = time.perf_counter()
-        for done in rounds:
-            mdp, records = done.mdp, (*records, done.record)
-            run.add_round(done.record.round, done.stitches, vars(done.attempts), records)
-            run.add_timing(Timing("stitching", done.record.round, time.perf_counter() - began))
-            self.progress("stitching", done.record.round, config.rounds + config.rounds_beside)
-            on_record(done.record)
-            began = time.perf_counter()
-        return mdp
-
-    def chosen(
-        self, stitched: TabularMDP, priced: Callable[[float], float], model: Model, metric: ScaledMetric
-    ) -> tuple[float, float | None]:
-        """The penalty and the tolerance to solve the graph with, chosen now or before where there is a choice."""
-        run, config = self.run_folder, self.config
-        if len(wanted := options(config)) == 1:
-            return wanted[0]
-        if not run.options():
-            with self.timed("choosing"):
-                learned = self.learned(model, metric)
-                run.save_options(
-                    judged_options(
-                        stitched, priced(1.0), learned, model.held_out, config, seed=self.seed, progress=self.progress
-                    )
-                )
-        best = run.options()[0]
-        return best.penalty, best.tolerance
-
-    def clone(self, mdp: TabularMDP, solution: Solution, metric: ScaledMetric) -> None:
-        """Clones the policy and saves it, unless that was done before."""
-        run, config = self.run_folder, self.config
-        if run.policy.exists():
-            return
-        shown = demonstrate(mdp, solution, metric, config.rollouts, seed=self.seed)
-        policy = clone(shown, config.cloning, seed=self.seed, progress=self.progress)
-        run.save_walks(
-            {name: getattr(shown, name) for name in ("start", "start_weights", "returns", "share", "kept")},
-            {"cut": shown.cut, "steps": config.rollouts.steps, "by": _measure(config)},
-        )
-        familiar = Familiar.measured(self.dataset.observations, metric, seed=self.seed)
-        save_policy(
-            replace(policy, familiar=familiar, card={**policy.card, **_card(self.dataset.name, shown, config)}),
-            run.policy,
-        )
-
-    def certify(self, mdp: TabularMDP, solution: Solution, learned: Learned, model: Model) -> None:
-        """Says what the policy is worth at least and at most, unless that was done before."""
-        run, config = self.run_folder, self.config
-        if run.certificate.exists():
-            return
-        if config.metric == "bisimulation":
-            mdp, config = in_ordinary_steps(run, mdp, learned, config)
-        found = certified(
-            self.dataset,
-            mdp,
-            solution.policy,
-            load_policy(run.policy),
-            learned=learned,
-            held_out=model.held_out,
-            config=config,
-            seed=self.seed,
-            progress=self.progress,
-        )
-        save_certified(found, run.path)
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Writes down how long a stage took."""
-        began = time.perf_counter()
-        yield
-        self.run_folder.add_timing(Timing(stage, None, time.perf_counter() - began))
-
-
-def _card(log: str, shown: Demonstrations, config: Config) -> dict[str, object]:
-    """Where a policy comes from, for people."""
-    return {
-        "log": log,
-        "walks": len(shown.kept),
-        "walks_cloned": int(np.count_nonzero(shown.kept)),
-        "cut": shown.cut,
-        "cut_by": _measure(config),
-    }
-
-
-def _measure(config: Config) -> str:
-    """What the cut for cloning is a cut of."""
-    return "share of the best nearby" if config.rollouts.threshold is None else "return"
+def certify_solved(
+    run: RunFolder,
+    solution: Solution,
+    policy: Policy,
+    model: Model,
+    summary: Summary,
+    config: Config,
+    progress: Progress,
+) -> Certificate:
+    """Bounds on the graph's policy and on a clone of it. Errors are measured in the run's metric, or ordinary steps."""
+    mdp = solution.mdp
+    context = PlanningContext.of(model, run_metric(summary), mdp, local_error=config.stitch.local_error)
+    if config.metric == "bisimulation":
+        # the tolerance in steps is the largest error of a stitch that was kept
+        kept, error = np.isfinite(stitch_errors(mdp)), remeasured_errors(context, mdp.states, run.stitches())
+        solution = replace(solution, mdp=with_errors(mdp, error, penalty=mdp.penalty))
+        if kept.any():
+            tolerance = float(np.nextafter(error[kept].max(), np.inf))
+            config = replace(config, stitch=replace(config.stitch, tolerance=tolerance))
+    low, _ = possible_rewards(mdp, None if config.certificate is None else config.certificate.reward_range)
+    floor = low / (1 - mdp.gamma)
+    logged = summary.logged_value + summary.logged_dead_end_weight * (floor - summary.dead_end_value)
+    seed = run.header().seed
+    return certify(solution, policy, context, config, logged_value=logged, seed=seed, progress=progress)

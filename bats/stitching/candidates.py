@@ -1,4 +1,4 @@
-"""What is worth joining: pairs of states that a short path almost joins, and that would raise the value.
+"""Candidates for stitches: pairs of states that a short path almost connects, and that would raise the value.
 
 **Feasible** [section 3.2]: from the source a path of at most K edges of the graph and exactly one neighbour edge, which
 may stand anywhere in it, leads to the target, and the target is real.
@@ -6,74 +6,55 @@ may stand anywhere in it, leads to the target, and the target is real.
     source = x0 → x1 → … → xi  ~  n → … → target          i edges before, j after, k = i + j from 1 to K
                                └ the neighbour edge
 
-The actions of the k edges are what a planner starts from. **Impactful**: the path's rewards and the value of the target
-are together worth more than the value of the source, by more than the penalty that the stitch must be expected to pay.
+The actions of the k edges are what the planner starts from. **Impactful**: the rewards along the path and the value of
+the target together exceed the value of the source, by more than the penalty that the stitch must expect.
 
-Values are optimal, so no way of going on from n is worth more than V(n). Pairs (xi, n) that cannot gain are dropped
+Values are optimal, so no continuation from n is worth more than V(n). Neighbour edges that cannot gain are dropped
 before anything is followed further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from bats.arrays import Metric
-from bats.errors import SettingError
+from bats.arrays import Indices, Metric, concat, take
+from bats.config import StitchConfig
 from bats.graph.kernels import NO_EDGE
-from bats.graph.mdp import TabularMDP
+from bats.graph.rollouts import roll_out
 from bats.graph.solve import Solution
-from bats.metric.neighbours import Forest, Pairs
-from bats.stitching.history import Tried, pair_number
-
-Chance = Callable[[Float[np.ndarray, "P"], Int[np.ndarray, "P"]], Float[np.ndarray, "P"]]
-"""how likely a planner is to close a gap of some length with some number of actions"""
+from bats.metric.neighbours import Forest, NeighbourIndex, Pairs
+from bats.stitching.history import History
 
 ROUNDING = 1e-9
-"""a gain below this, relative to the source's value or 1, is none"""
-AT_ONCE = 2000
-"""sources looked at together, for the memory that their neighbours take"""
-FEW_AT_ONCE = 100
-"""the same where nothing limits how many neighbours a state has"""
+"""a gain below this, relative to the source's value or 1, counts as none"""
+BLOCK = 2000
+"""sources searched together, to bound the memory of their neighbours"""
+SMALL_BLOCK = 100
+"""the same where the number of neighbours has no limit"""
 SPARE = 4
 """neighbour edges followed for each candidate kept, since several may lead to one target"""
 
 
-@dataclass(frozen=True)
-class CandidateConfig:
-    """Which joins are looked at."""
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What to search in, and what is known from earlier rounds."""
 
-    longest: int = 25
-    """most actions in a stitch [K]"""
-    branches: int | None = 1
-    """edges followed in each state, the best ones; None: all of them, as the paper defines it"""
-    lengths: Literal["longest", "all"] = "longest"
-    """longest: each neighbour edge is followed as far as a path may go, which leaves a planner the most room; all:
-    every target on the way"""
-    impact: Literal["advantage", "value"] = "advantage"
-    """advantage: rewards on the path count; value: the paper's test, V(target) > V(where the policy is by then)"""
-    hurry: int = 3
-    """most steps of the policy's own walk that a path may skip: who is a few steps ahead is a neighbour too, and a log
-    that dawdles is caught up with; 0: none, as in the paper"""
-    per_source: int | None = 6
-    """most candidates of one source, the best ones by gain times chance; None: all"""
-
-    def __post_init__(self) -> None:
-        for name in ("longest", "branches", "per_source"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
-        if self.hurry < 0:
-            raise SettingError(f"`hurry` must not be negative; got {self.hurry}.")
+    solution: Solution
+    metric: Metric
+    index: NeighbourIndex
+    """the real states, by that metric"""
+    history: History
+    config: StitchConfig
+    max_length: int
+    """most actions of a stitch [K]"""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Joins to be planned, each pair once, the best of it."""
+    """Pairs to be planned, each once, with its best path."""
 
     source: Int[np.ndarray, "C"]
     target: Int[np.ndarray, "C"]
@@ -81,257 +62,189 @@ class Candidates:
     edge: Int[np.ndarray, "C K"]
     """edges of the path; NO_EDGE beyond its length"""
     gain: Float[np.ndarray, "C"]
-    """what joining them would add to the value of the source"""
-    gap: Float[np.ndarray, "C"]
+    """what the stitch would add to the value of the source"""
+    distance: Float[np.ndarray, "C"]
     """length of the neighbour edge"""
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def some(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "C"]) -> Candidates:
-        return Candidates(*(getattr(self, part.name)[rows] for part in fields(self)))
-
-    def and_also(self, *others: Candidates) -> Candidates:
-        """These and others after them."""
-        every = (self, *others)
-        return Candidates(*(np.concatenate([getattr(each, part.name) for each in every]) for part in fields(self)))
-
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
-    """Paths through the graph, each from one of the sources, side by side."""
+    """Paths through the graph, side by side."""
 
     origin: Int[np.ndarray, "P"]
-    """which source"""
+    """which source a path begins in"""
     hop: Int[np.ndarray, "P"]
-    """which neighbour edge, once there is one"""
-    place: Int[np.ndarray, "P"]
-    """where it has come to"""
+    """which neighbour edge it took, once there is one"""
+    state: Int[np.ndarray, "P"]
+    """where it has arrived"""
     length: Int[np.ndarray, "P"]
     edge: Int[np.ndarray, "P K"]
-    earned: Float[np.ndarray, "P"]
-    factor: Float[np.ndarray, "P"]
-    """discount of whatever comes next; 0 where the path has ended the episode"""
-    gap: Float[np.ndarray, "P"]
+    reward: Float[np.ndarray, "P"]
+    """discounted sum along the path"""
+    discount: Float[np.ndarray, "P"]
+    """of what comes next; 0 where the path has terminated"""
+    distance: Float[np.ndarray, "P"]
     """length of the neighbour edge, once there is one"""
 
-    def some(self, rows: Int[np.ndarray, "n"] | Bool[np.ndarray, "P"]) -> _Paths:
-        return _Paths(*(getattr(self, part.name)[rows] for part in fields(self)))
 
+def find_candidates(search: Search, sources: Indices, forest: Forest) -> Candidates:
+    """The feasible and impactful candidates of distinct sources that the history leaves open.
 
-def find_candidates(
-    mdp: TabularMDP,
-    solution: Solution,
-    sources: Int[np.ndarray, "n"],
-    forest: Forest,
-    metric: Metric,
-    config: CandidateConfig,
-    *,
-    tried: Tried,
-    expected_error: float,
-    chance: Chance,
-) -> Candidates:
-    """The feasible and impactful joins of some distinct sources, the best of each; the forest holds the real states.
-
-    Joins of which `tried` knows what becomes of them are left out.
+    The forest holds the real states that count as neighbours.
     """
-    price = mdp.gamma * mdp.penalty * expected_error
-    found = []
-    at_once = AT_ONCE if forest.config.count is not None else FEW_AT_ONCE
-    for first in range(0, max(len(sources), 1), at_once):
-        some = sources[first : first + at_once]
-        every = _from_sources(mdp, _Judge(mdp, solution, some, config, price), forest, metric, chance, tried)
-        new = tried.is_open(pair_number(every.source, every.target, mdp.real_count), every.length)
-        found.append(_best_pairs(every.some(new), mdp.real_count, chance, config.per_source))
-    return found[0].and_also(*found[1:])
+    block = BLOCK if forest.config.count is not None else SMALL_BLOCK
+    if len(sources) > block:
+        blocks = (sources[first : first + block] for first in range(0, len(sources), block))
+        return concat([find_candidates(search, part, forest) for part in blocks])
+    solution, history, max_length = search.solution, search.history, search.max_length
+    mdp, config = solution.mdp, search.config.candidates
+    penalty = mdp.gamma * mdp.penalty * history.expected_error(search.config.tolerance)
+    value = solution.value[sources]
 
-
-def _from_sources(
-    mdp: TabularMDP, judge: _Judge, forest: Forest, metric: Metric, chance: Chance, tried: Tried
-) -> Candidates:
-    """All that gains, a pair perhaps several times, and pairs that were tried among them."""
-    config, sources = judge.config, judge.sources
-    graph = _Graph(mdp, judge.solution, config.branches)
-    reached = graph.walks(_standing(sources, config.longest))
-    pairs = forest.near(np.asarray(metric.embed(mdp.states[reached.place])))
-    if config.hurry:
-        pairs = pairs.and_also(graph.steps_ahead(reached, metric, config))
-    gain = judge.most(reached, pairs)
-    hops = np.flatnonzero((gain > 0) & (pairs.neighbour != reached.place[pairs.place]))
+    # i edges from each source, and one neighbour edge from wherever they lead
+    before = _follow_edges(solution, _at_sources(sources, max_length), config.branching)
+    pairs = forest.near(np.asarray(search.metric.embed(mdp.states[before.state])))
+    if config.skip:
+        pairs = concat([pairs, _states_ahead(search, before)])
+    origin, query = before.origin[pairs.query], pairs.query
+    bound = np.ones(len(pairs))
+    if config.impact == "advantage":  # what a hop can gain at most, however it continues
+        bound = before.reward[query] + before.discount[query] * solution.value[pairs.neighbour] - value[origin]
+        bound = _clear(bound - penalty * mdp.gamma ** (max_length - 1), value[origin])
+    hop = np.flatnonzero((bound > 0) & (pairs.neighbour != before.state[query]))
     if config.per_source is not None and config.impact == "advantage":
-        score = gain[hops] * chance(pairs.distance[hops], np.full(len(hops), config.longest))
-        origin = reached.origin[pairs.place[hops]]
-        known = tried.count_of(sources, mdp.real_count)
-        most = SPARE * (config.per_source + known)  # what was tried must not crowd out what was not
-        hops = hops[_best_of_each(origin, score, most[origin])]
-    hopped = replace(reached.some(pairs.place[hops]), place=pairs.neighbour[hops], gap=pairs.distance[hops])
-    ahead = graph.walks(replace(hopped, hop=np.arange(len(hops))))
-    ahead = ahead.some((ahead.place < mdp.real_count) & (ahead.length > 0))
+        score = bound[hop] * history.success_rate(pairs.distance[hop], np.full(len(hop), max_length))
+        # more room for sources with many tried pairs, so that these do not crowd out the open ones
+        room = SPARE * (config.per_source + history.pairs_tried(sources))
+        hop = hop[_best_in_group(origin[hop], score, room[origin[hop]])]
+    hopped = take(before, query[hop])
+    hopped = replace(hopped, state=pairs.neighbour[hop], distance=pairs.distance[hop], hop=np.arange(len(hop)))
+
+    # j more edges from the neighbour
+    after = _follow_edges(solution, hopped, config.branching)
+    after = take(after, (after.state < mdp.real_count) & (after.length > 0))
     if config.lengths == "longest":
-        farthest = np.zeros(len(hops), dtype=np.int64)
-        np.maximum.at(farthest, ahead.hop, ahead.length)
-        ahead = ahead.some(ahead.length == farthest[ahead.hop])
-    gain = judge.gain(ahead)
-    found = ahead.some(gain > 0)
-    return Candidates(sources[found.origin], found.place, found.length, found.edge, gain[gain > 0], found.gap)
+        longest = np.zeros(len(hop), dtype=np.int64)
+        np.maximum.at(longest, after.hop, after.length)
+        after = take(after, after.length == longest[after.hop])
+    if config.impact == "advantage":
+        gain = after.reward + after.discount * solution.value[after.state] - value[after.origin]
+    else:
+        by_then = _values_along_policy(solution, sources, max_length)
+        gain = solution.value[after.state] - by_then[after.origin, after.length]
+    gain = _clear(gain - penalty * mdp.gamma ** (after.length - 1), value[after.origin])
+    kept, gain = take(after, gain > 0), gain[gain > 0]
+    every = Candidates(sources[kept.origin], kept.state, kept.length, kept.edge, gain, kept.distance)
+    return _best_of_each_pair(every, history, config.per_source)
 
 
-def _best_pairs(every: Candidates, real_count: int, chance: Chance, per_source: int | None) -> Candidates:
-    """Each pair once, in its best form, and of each source the best pairs."""
-    score = every.gain * chance(every.gap, every.length)
-    pair = pair_number(every.source, every.target, real_count)
-    order = np.lexsort((-every.length, -score, pair))  # of equally good forms the longest, which is planned best
+def _best_of_each_pair(every: Candidates, history: History, per_source: int | None) -> Candidates:
+    """Each open pair once, with its best path, and of each source the best pairs."""
+    pair = history.pair_numbers(every.source, every.target)
+    is_open = history.is_open(pair, every.length)
+    every, pair = take(every, is_open), pair[is_open]
+    score = every.gain * history.success_rate(every.distance, every.length)
+    order = np.lexsort((-every.length, -score, pair))  # of equally good paths the longest, which is planned best
     rows = order[np.flatnonzero(np.diff(pair[order], prepend=-1))]
     if per_source is not None:
-        rows = rows[_best_of_each(every.source[rows], score[rows], per_source)]
-    return every.some(rows)
+        rows = rows[_best_in_group(every.source[rows], score[rows], per_source)]
+    return take(every, rows)
 
 
-def _best_of_each(
-    group: Int[np.ndarray, "P"], score: Float[np.ndarray, "P"], most: int | Int[np.ndarray, "P"]
-) -> Int[np.ndarray, "kept"]:
-    """The rows with the highest scores of each group, at most so many."""
+def _best_in_group(group: Indices, score: Float[np.ndarray, "n"], count: int | Indices) -> Int[np.ndarray, "kept"]:
+    """The rows with the highest scores of each group, at most `count` of them."""
     order = np.lexsort((-score, group))
-    ordered = group[order]
-    first = np.searchsorted(ordered, ordered)
-    return order[np.arange(len(order)) - first < np.broadcast_to(most, len(order))[order]]
+    first = np.searchsorted(group[order], group[order])
+    return order[np.arange(len(order)) - first < np.broadcast_to(count, len(order))[order]]
 
 
-def _standing(sources: Int[np.ndarray, "n"], longest: int) -> _Paths:
+def _clear(gain: Float[np.ndarray, "P"], value: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
+    """The gain, or 0 where it is rounding error or a loss."""
+    return np.where(gain > ROUNDING * np.maximum(np.abs(value), 1.0), gain, 0.0)
+
+
+def _at_sources(sources: Indices, max_length: int) -> _Paths:
     """Paths that have not left their source yet."""
     count = len(sources)
     return _Paths(
         origin=np.arange(count),
         hop=np.arange(count),
-        place=sources,
+        state=sources,
         length=np.zeros(count, dtype=np.int64),
-        edge=np.full((count, longest), NO_EDGE, dtype=np.int64),
-        earned=np.zeros(count),
-        factor=np.ones(count),
-        gap=np.zeros(count),
+        edge=np.full((count, max_length), NO_EDGE, dtype=np.int64),
+        reward=np.zeros(count),
+        discount=np.ones(count),
+        distance=np.zeros(count),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Graph:
-    """The edges that paths follow."""
-
-    mdp: TabularMDP
-    solution: Solution
-    branches: int | None
-
-    def walks(self, paths: _Paths) -> _Paths:
-        """The paths themselves and all that go on from them, up to the most edges there may be."""
-        levels = [paths]
-        while len(levels[-1].place):
-            longer = self._extended(levels[-1])
-            levels.append(longer if self.branches == 1 else _best_ways(longer))
-        return _Paths(*(np.concatenate([getattr(level, part.name) for level in levels]) for part in fields(_Paths)))
-
-    def steps_ahead(self, paths: _Paths, metric: Metric, config: CandidateConfig) -> Pairs:
-        """Of paths at their beginning and half-way, who is a few steps ahead on the policy's walk."""
-        rows = np.flatnonzero(np.isin(paths.length, (0, config.longest // 2)) & (paths.factor > 0))
-        here, found = paths.place[rows], []
-        for _ in range(config.hurry):
-            edge = self.solution.policy[here]
-            goes_on = (edge != NO_EDGE) & (self.mdp.discount[edge] > 0)
-            rows, here = rows[goes_on], self.mdp.target[edge[goes_on]]
-            apart = metric.embed(self.mdp.states[here]) - metric.embed(self.mdp.states[paths.place[rows]])
-            found.append(Pairs(rows, here.astype(np.int64), np.linalg.norm(apart, axis=1)))
-        return found[0].and_also(*found[1:])
-
-    def _extended(self, paths: _Paths) -> _Paths:
-        """The paths one edge longer, as many of each as there are edges to follow."""
-        rows, edge = self._followed(paths)
-        longer = paths.some(rows)
-        longer.edge[np.arange(len(rows)), longer.length] = edge
-        return replace(
+def _follow_edges(solution: Solution, paths: _Paths, branching: int | None) -> _Paths:
+    """The paths themselves and all their continuations, up to the most edges there may be."""
+    mdp = solution.mdp
+    levels = [paths]
+    while len(levels[-1].state):
+        paths = levels[-1]
+        going = (paths.discount > 0) & (paths.length < paths.edge.shape[1]) & (mdp.out_degree[paths.state] > 0)
+        row, edge = _next_edges(solution, np.flatnonzero(going), paths.state[going], branching)
+        longer = take(paths, row)
+        longer.edge[np.arange(len(row)), longer.length] = edge
+        longer = replace(
             longer,
-            place=self.mdp.target[edge].astype(np.int64),
+            state=mdp.target[edge].astype(np.int64),
             length=longer.length + 1,
-            earned=longer.earned + longer.factor * self.mdp.charged_reward[edge],
-            factor=longer.factor * self.mdp.discount[edge],
+            reward=longer.reward + longer.discount * mdp.penalized_reward[edge],
+            discount=longer.discount * mdp.discount[edge],
         )
-
-    def _followed(self, paths: _Paths) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"]]:
-        """Rows of the paths that go on, and the edge each takes."""
-        going = (paths.factor > 0) & (paths.length < paths.edge.shape[1]) & (self.mdp.out_degree[paths.place] > 0)
-        rows = np.flatnonzero(going)
-        if self.branches == 1:
-            return rows, self.solution.policy[paths.place[rows]].astype(np.int64)
-        place = paths.place[rows]
-        degree = self.mdp.out_degree[place]
-        edge = _ranges(self.mdp.first_edge[place], degree)
-        rows = np.repeat(rows, degree)
-        if self.branches is None:
-            return rows, edge
-        worth = self.mdp.charged_reward[edge] + self.mdp.discount[edge] * self.solution.value[self.mdp.target[edge]]
-        kept = np.sort(_best_of_each(rows, worth, self.branches))
-        return rows[kept], edge[kept]
+        levels.append(longer if branching == 1 else _best_of_each_state(longer))
+    return concat(levels)
 
 
-def _best_ways(paths: _Paths) -> _Paths:
-    """Of several ways to one place with as many edges, the best: whatever follows, the others gain less.
+def _next_edges(
+    solution: Solution, row: Indices, state: Indices, branching: int | None
+) -> tuple[Int[np.ndarray, "m"], Int[np.ndarray, "m"]]:
+    """The edges that paths continue with, and the row of the path that each belongs to."""
+    if branching == 1:
+        return row, solution.policy[state].astype(np.int64)
+    mdp = solution.mdp
+    degree = mdp.out_degree[state]
+    first_in_list = np.cumsum(degree) - degree
+    edge = np.arange(degree.sum()) + np.repeat(mdp.first_edge[state] - first_in_list, degree)
+    row = np.repeat(row, degree)
+    if branching is None:
+        return row, edge
+    edge_value = mdp.penalized_reward[edge] + mdp.discount[edge] * solution.value[mdp.target[edge]]
+    kept = np.sort(_best_in_group(row, edge_value, branching))
+    return row[kept], edge[kept]
 
-    Without this their number would grow like the out-degree to the power of the length.
+
+def _best_of_each_state(paths: _Paths) -> _Paths:
+    """Of several paths to one state with equally many edges, the best: whatever follows, the others gain less.
+
+    Without this the number of paths would grow like the out-degree to the power of the length.
     """
-    order = np.lexsort((-paths.earned, paths.factor > 0, paths.place, paths.hop))
-    keys = np.stack([paths.hop, paths.place, paths.factor > 0])[:, order]
+    order = np.lexsort((-paths.reward, paths.discount > 0, paths.state, paths.hop))
+    keys = np.stack([paths.hop, paths.state, paths.discount > 0])[:, order]
     first = np.any(np.diff(keys, axis=1, prepend=-1) != 0, axis=0)
-    return paths.some(np.sort(order[first]))
+    return take(paths, np.sort(order[first]))
 
 
-def _ranges(first: Int[np.ndarray, "n"], count: Int[np.ndarray, "n"]) -> Int[np.ndarray, "total"]:
-    """first, first + 1, … of each, as many as its count, one after the other."""
-    before = np.cumsum(count) - count
-    return np.arange(count.sum()) + np.repeat(first - before, count)
+def _states_ahead(search: Search, paths: _Paths) -> Pairs:
+    """The next states of the policy's rollout as neighbours, for paths at their beginning and half-way."""
+    mdp, embed = search.solution.mdp, search.metric.embed
+    row = np.flatnonzero(np.isin(paths.length, (0, search.max_length // 2)) & (paths.discount > 0))
+    edge = roll_out(mdp, search.solution.policy, paths.state[row], search.config.candidates.skip).edge.T
+    step, rollout = np.nonzero((edge != NO_EDGE) & (mdp.discount[edge] > 0))
+    query, ahead = row[rollout], mdp.target[edge[step, rollout]].astype(np.int64)
+    difference = embed(mdp.states[ahead]) - embed(mdp.states[paths.state[query]])
+    return Pairs(query, ahead, np.linalg.norm(difference, axis=1))
 
 
-@dataclass(frozen=True, eq=False)
-class _Judge:
-    """What a join would be worth. Gains that are rounding errors count as none."""
-
-    mdp: TabularMDP
-    solution: Solution
-    sources: Int[np.ndarray, "n"]
-    config: CandidateConfig
-    price: float
-    """expected penalty of a stitch of one action"""
-
-    def gain(self, paths: _Paths) -> Float[np.ndarray, "P"]:
-        """What joining a path's ends is expected to gain."""
-        charge = self.price * self.mdp.gamma ** (paths.length - 1)
-        if self.config.impact == "value":
-            gain = self.solution.value[paths.place] - self._by_then[paths.origin, paths.length]
-        else:
-            gain = paths.earned + paths.factor * self.solution.value[paths.place] - self._now[paths.origin]
-        return self._clear(gain - charge, paths.origin)
-
-    def most(self, paths: _Paths, pairs: Pairs) -> Float[np.ndarray, "P"]:
-        """The most that a path can gain by hopping to a neighbour, however it goes on; the paper's test sets none."""
-        if self.config.impact == "value":
-            return np.ones(len(pairs))
-        origin = paths.origin[pairs.place]
-        ahead = paths.factor[pairs.place] * self.solution.value[pairs.neighbour]
-        least_charge = self.price * self.mdp.gamma ** (self.config.longest - 1)
-        return self._clear(paths.earned[pairs.place] + ahead - self._now[origin] - least_charge, origin)
-
-    def _clear(self, gain: Float[np.ndarray, "P"], origin: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
-        return np.where(gain > ROUNDING * np.maximum(np.abs(self._now[origin]), 1.0), gain, 0.0)
-
-    @cached_property
-    def _now(self) -> Float[np.ndarray, "n"]:
-        return self.solution.value[self.sources]
-
-    @cached_property
-    def _by_then(self) -> Float[np.ndarray, "n steps"]:
-        """Value of where the policy is after each number of steps; it stays in a dead end, and an end is worth 0."""
-        place, goes_on = self.sources, np.ones(len(self.sources), dtype=bool)
-        values = [self._now]
-        for _ in range(self.config.longest):
-            edge = self.solution.policy[place]
-            acts = goes_on & (edge != NO_EDGE)
-            goes_on = goes_on & ~(acts & (self.mdp.discount[edge] == 0))
-            place = np.where(acts, self.mdp.target[edge], place)
-            values.append(np.where(goes_on, self.solution.value[place], 0.0))
-        return np.stack(values, axis=1)
+def _values_along_policy(solution: Solution, sources: Indices, max_length: int) -> Float[np.ndarray, "n steps"]:
+    """The value where the policy is after each number of steps; it stays in a dead end, and a termination has 0."""
+    mdp, rollouts = solution.mdp, roll_out(solution.mdp, solution.policy, sources, max_length)
+    after = np.where(mdp.discount[rollouts.edge] > 0, solution.value[mdp.target[rollouts.edge]], 0.0)
+    step = np.minimum(np.arange(max_length + 1), rollouts.length[:, None])  # stays where the rollout ends
+    return np.take_along_axis(np.column_stack([solution.value[sources], after]), step, axis=1)

@@ -1,122 +1,112 @@
-"""What was tried before: which joins are still open, and which gaps can be closed.
+"""What was tried before: which pairs are still open, and how often a distance of some size was bridged.
 
-A plan that fell short of its target may reach it with more actions. One that the model cannot be trusted with may be
-trusted with fewer, since its errors add up, and a pair that was joined may be joined sooner. So a pair is open between
-the most actions that fell short and the fewest that did not, and closed outside.
+A plan that ended too far from its target may reach it with more actions. A plan that the model is not reliable enough
+for may be accepted with fewer, because its errors add up, and a pair that was stitched may be stitched with fewer too.
+So a pair is open for lengths between the most actions that ended too far and the fewest that did not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bats.arrays import Indices
 from bats.stitching.records import Attempts, Outcome
 
-GAP_BINS = 2.0 ** np.arange(-8, 5)
-"""gaps to be closed per action are told apart by their size to a factor of two"""
+DISTANCE_BINS = 2.0 ** np.arange(-8, 5)
+"""distances per action are told apart to a factor of two"""
 NEVER = np.iinfo(np.int64).max
 """more actions than any stitch has"""
 
 
-def pair_number(source: Int[np.ndarray, "C"], target: Int[np.ndarray, "C"], real_count: int) -> Int[np.ndarray, "C"]:
-    """One number for each pair of a source and a real target."""
-    return source.astype(np.int64) * real_count + target
-
-
 @dataclass(frozen=True, eq=False)
-class Tried:
-    """Pairs that were planned, and what became of them with how many actions."""
+class History:
+    """All attempts so far, by pair and by distance."""
 
+    real_count: int
+    """states that can be targets"""
     pair: Int[np.ndarray, "t"]
-    """as single numbers, in order, each once"""
-    missed: Int[np.ndarray, "t"]
-    """most actions that fell short of the target; 0 where none did"""
-    doubted: Int[np.ndarray, "t"]
-    """fewest that came near it and were refused for another reason; NEVER where none were"""
-    joined: Int[np.ndarray, "t"]
+    """source * real_count + target of every pair tried, in order, each once"""
+    too_far: Int[np.ndarray, "t"]
+    """most actions that ended too far from the target; 0 where none did"""
+    unreliable: Int[np.ndarray, "t"]
+    """fewest that came close and were refused for another reason; NEVER where none were"""
+    accepted: Int[np.ndarray, "t"]
     """fewest that were accepted; NEVER where none were"""
-
-    @classmethod
-    def none(cls) -> Tried:
-        empty = np.zeros(0, dtype=np.int64)
-        return cls(empty, empty, empty, empty)
-
-    @classmethod
-    def of(cls, attempts: Attempts, real_count: int) -> Tried:
-        """What one round tried, each pair once."""
-        pair = pair_number(attempts.source, attempts.target, real_count)
-        order = np.argsort(pair)
-        length, fewest, outcome = (part[order] for part in (attempts.length, attempts.fewest, attempts.outcome))
-        one_by_one, accepted = fewest < length, outcome == Outcome.ACCEPTED
-        missed = np.where(outcome == Outcome.MISSED, length, 0)
-        missed = np.where(one_by_one, np.where(accepted, length - 1, length), missed)
-        doubted = np.where(accepted | (missed == length), NEVER, length)
-        return cls(pair[order], missed, doubted, np.where(accepted, length, NEVER))
-
-    def and_then(self, later: Tried) -> Tried:
-        """With what was tried later."""
-        pair, place = np.unique(np.concatenate([self.pair, later.pair]), return_inverse=True)
-        missed = np.zeros(len(pair), dtype=np.int64)
-        doubted, joined = np.full((2, len(pair)), NEVER)
-        np.maximum.at(missed, place, np.concatenate([self.missed, later.missed]))
-        np.minimum.at(doubted, place, np.concatenate([self.doubted, later.doubted]))
-        np.minimum.at(joined, place, np.concatenate([self.joined, later.joined]))
-        return Tried(pair, missed, doubted, joined)
-
-    def forgetting_failures(self) -> Tried:
-        kept = self.joined < NEVER
-        count = int(kept.sum())
-        return Tried(self.pair[kept], np.zeros(count, dtype=np.int64), np.full(count, NEVER), self.joined[kept])
-
-    def is_open(self, pair: Int[np.ndarray, "C"], length: Int[np.ndarray, "C"]) -> Bool[np.ndarray, "C"]:
-        """Whether nothing is known yet of joining a pair with so many actions."""
-        if len(self.pair) == 0:
-            return np.ones(len(pair), dtype=bool)
-        place = np.minimum(np.searchsorted(self.pair, pair), len(self.pair) - 1)
-        between = (length > self.missed[place]) & (length < np.minimum(self.doubted, self.joined)[place])
-        return between | (self.pair[place] != pair)
-
-    def count_of(self, sources: Int[np.ndarray, "n"], real_count: int) -> Int[np.ndarray, "n"]:
-        """How many pairs of each source were planned."""
-        first = sources.astype(np.int64) * real_count
-        return np.searchsorted(self.pair, first + real_count) - np.searchsorted(self.pair, first)
-
-
-@dataclass(frozen=True, eq=False)
-class Experience:
-    """What was tried before: no plan is made twice, and it shows which gaps can be closed."""
-
-    tried: Tried
-    tries: Float[np.ndarray, "gaps"]
-    successes: Float[np.ndarray, "gaps"]
+    tries: Float[np.ndarray, "bins"]
+    successes: Float[np.ndarray, "bins"]
     error_sum: float
-    """of the accepted ones"""
+    """of the accepted stitches"""
 
     @classmethod
-    def none(cls) -> Experience:
-        return cls(Tried.none(), np.zeros(len(GAP_BINS) + 1), np.zeros(len(GAP_BINS) + 1), 0.0)
+    def empty(cls, real_count: int) -> History:
+        none, bins = np.zeros(0, dtype=np.int64), np.zeros(len(DISTANCE_BINS) + 1)
+        return cls(real_count, none, none, none, none, bins, bins, 0.0)
 
-    def and_then(self, attempts: Attempts, real_count: int) -> Experience:
+    @classmethod
+    def of(cls, rounds: Iterable[Attempts], real_count: int) -> History:
+        """The history of saved rounds."""
+        return reduce(cls.extended, rounds, cls.empty(real_count))
+
+    def extended(self, attempts: Attempts) -> History:
         """With what a round tried."""
-        place, done = np.digitize(attempts.gap / attempts.length, GAP_BINS), attempts.accepted
-        count = len(self.tries)
-        return Experience(
-            tried=self.tried.and_then(Tried.of(attempts, real_count)),
-            tries=self.tries + np.bincount(place, minlength=count),
-            successes=self.successes + np.bincount(place, weights=done, minlength=count),
-            error_sum=self.error_sum + float(attempts.error[done].sum()),
+        length, accepted = attempts.length, attempts.accepted
+        # with every length tried in turn, all shorter ones have ended too far
+        shorter_tried = attempts.first_length < length
+        too_far = np.where(attempts.outcome == Outcome.TOO_FAR, length, 0)
+        too_far = np.where(shorter_tried, np.where(accepted, length - 1, length), too_far)
+        unreliable = np.where(accepted | (too_far == length), NEVER, length)
+        tried = self.pair_numbers(attempts.source, attempts.target)
+        pair, index = np.unique(np.concatenate([self.pair, tried]), return_inverse=True)
+        most_too_far = np.zeros(len(pair), dtype=np.int64)
+        fewest_unreliable, fewest_accepted = np.full((2, len(pair)), NEVER)
+        np.maximum.at(most_too_far, index, np.concatenate([self.too_far, too_far]))
+        np.minimum.at(fewest_unreliable, index, np.concatenate([self.unreliable, unreliable]))
+        np.minimum.at(fewest_accepted, index, np.concatenate([self.accepted, np.where(accepted, length, NEVER)]))
+        bin_of, bins = np.digitize(attempts.distance / length, DISTANCE_BINS), len(self.tries)
+        return History(
+            self.real_count,
+            pair,
+            most_too_far,
+            fewest_unreliable,
+            fewest_accepted,
+            tries=self.tries + np.bincount(bin_of, minlength=bins),
+            successes=self.successes + np.bincount(bin_of, weights=accepted, minlength=bins),
+            error_sum=self.error_sum + float(attempts.error[accepted].sum()),
         )
 
-    def forgetting_failures(self) -> Experience:
-        """For another metric or tolerance: what failed may be tried again, and nothing is known of what succeeds."""
-        return replace(Experience.none(), tried=self.tried.forgetting_failures())
+    def without_failures(self) -> History:
+        """For another metric: what failed may be tried again, and success rates start anew."""
+        kept = self.accepted < NEVER
+        pair, accepted = self.pair[kept], self.accepted[kept]
+        none, never = np.zeros_like(pair), np.full_like(pair, NEVER)
+        return replace(History.empty(self.real_count), pair=pair, too_far=none, unreliable=never, accepted=accepted)
 
-    def chance(self, gap: Float[np.ndarray, "P"], length: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
-        """Share of the attempts at as wide a gap per action that came off; hopeful where nothing was tried."""
-        return ((self.successes + 1) / (self.tries + 1))[np.digitize(gap / length, GAP_BINS)]
+    def pair_numbers(self, source: Int[np.ndarray, "C"], target: Int[np.ndarray, "C"]) -> Int[np.ndarray, "C"]:
+        """One number for each pair of states."""
+        return source.astype(np.int64) * self.real_count + target
+
+    def is_open(self, pair: Int[np.ndarray, "C"], length: Int[np.ndarray, "C"]) -> Bool[np.ndarray, "C"]:
+        """Whether nothing is known yet of stitching each pair with so many actions."""
+        if len(self.pair) == 0:
+            return np.ones(len(pair), dtype=bool)
+        row = np.minimum(np.searchsorted(self.pair, pair), len(self.pair) - 1)
+        between = (length > self.too_far[row]) & (length < np.minimum(self.unreliable, self.accepted)[row])
+        return between | (self.pair[row] != pair)
+
+    def pairs_tried(self, sources: Indices) -> Int[np.ndarray, "n"]:
+        """The number of pairs of each source that were tried."""
+        first = sources.astype(np.int64) * self.real_count
+        return np.searchsorted(self.pair, first + self.real_count) - np.searchsorted(self.pair, first)
+
+    def success_rate(self, distance: Float[np.ndarray, "P"], length: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
+        """The share of attempts at such a distance per action that were accepted; optimistic where none were made."""
+        return ((self.successes + 1) / (self.tries + 1))[np.digitize(distance / length, DISTANCE_BINS)]
 
     def expected_error(self, tolerance: float) -> float:
-        """Mean error of the stitches so far; half the tolerance before there are any."""
+        """The mean error of the stitches so far; half the tolerance before there are any."""
         return (self.error_sum + tolerance / 2) / (self.successes.sum() + 1)

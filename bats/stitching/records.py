@@ -1,4 +1,4 @@
-"""What a run writes down of itself: its attempts, its rounds, and what only the log knew."""
+"""What a run keeps of its stitching: every attempt, and a summary of each round."""
 
 from __future__ import annotations
 
@@ -8,42 +8,41 @@ from enum import IntEnum
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.data.dataset import Dataset
+from bats.graph.rollouts import roll_out, stitched_share
+from bats.graph.solve import Solution
 
-WALKED = 300
-"""steps of the policy's walk from each start over which the share of stitched ones is told"""
-LOG_CARD = "log.json"
-"""file of a run folder that holds its `LogCard`"""
+SHARE_STEPS = 300
+"""steps of the policy's rollouts from the starts over which the share of stitched ones is counted"""
 
 
 class Outcome(IntEnum):
     """What became of an attempt."""
 
     ACCEPTED = 0
-    MISSED = 1
+    TOO_FAR = 1
     """the plan ends too far from its target"""
-    DOUBTED = 2
-    """near enough by the ensemble, but the model was too wrong on held-out rows near the plan"""
-    ENDED = 3
-    """the task would end on the way, or in a target where it goes on"""
-    RAN_AWAY = 4
-    """what the model predicts is not finite"""
+    UNRELIABLE = 2
+    """close enough by the ensemble, but the model is too wrong on held-out rows near the plan"""
+    TERMINATES = 3
+    """the episode would terminate on the way, or in a target where it continues"""
+    DIVERGES = 4
+    """a prediction is not finite"""
 
 
 @dataclass(frozen=True, eq=False)
 class Attempts:
-    """Pairs that were planned, and what became of them."""
+    """Candidates that were planned, and their outcomes."""
 
     source: Int[np.ndarray, "C"]
     target: Int[np.ndarray, "C"]
     length: Int[np.ndarray, "C"]
     """actions of the plan that was kept"""
-    fewest: Int[np.ndarray, "C"]
-    """actions of the first plan; from there every number up to the length was tried, one after the other"""
-    gap: Float[np.ndarray, "C"]
-    """length of the neighbour edge that had to be closed"""
+    first_length: Int[np.ndarray, "C"]
+    """actions of the first plan; every number from there up to `length` was tried"""
+    distance: Float[np.ndarray, "C"]
+    """length of the neighbour edge that the plan had to bridge"""
     error: Float[np.ndarray, "C"]
-    """the plan's, with the model's share in it"""
+    """the plan's end error, including the model's local error"""
     outcome: Int[np.ndarray, "C"]
 
     def __len__(self) -> int:
@@ -56,16 +55,16 @@ class Attempts:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What a round did, in numbers."""
+    """A round in numbers."""
 
     round: int
     sources: int
-    """distinct states looked at"""
+    """distinct states searched"""
     candidates: int
     tried: int
     accepted: int
     refused: dict[str, int]
-    """by reason"""
+    """by outcome"""
     mean_error: float
     """of the accepted stitches"""
     value_before: float
@@ -73,49 +72,29 @@ class RoundRecord:
     value: float
     """and with the round's stitches"""
     stitched_share: float
-    """of the steps of the policy's walks from the starts"""
+    """of the steps of the policy's rollouts from the starts"""
     states: int
     edges: int
 
-
-@dataclass(frozen=True)
-class Option:
-    """A penalty and a tolerance that the finished graph can be solved with, and how good the policy is then."""
-
-    penalty: float
-    """in the run's unit"""
-    tolerance: float | None
-    stitches: int
-    """within the tolerance"""
-    lower: float
-    """what the policy is worth at least at the starts, by a yardstick that is the same for all options"""
-
-
-@dataclass(frozen=True)
-class NoteCard:
-    """A note made in reading a log."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
-class LogCard:
-    """What only the log itself knows: its MDP has neither its rows nor the names of its columns."""
-
-    rows: int
-    episodes: int
-    observation_names: tuple[str, ...]
-    """of the numbers of a state; empty where the log has no names for them"""
-    action_names: tuple[str, ...]
-    notes: tuple[NoteCard, ...]
-
     @classmethod
-    def of(cls, dataset: Dataset) -> LogCard:
+    def of(
+        cls, number: int, attempts: Attempts, solution: Solution, *, searched: tuple[int, int], value_before: float
+    ) -> RoundRecord:
+        """The record of a round that has led to this solution; `searched` are its numbers of sources and candidates."""
+        mdp = solution.mdp
+        counts = {outcome.name.lower(): int(np.sum(attempts.outcome == outcome)) for outcome in Outcome}
+        (sources, candidates), accepted = searched, counts.pop("accepted")
         return cls(
-            rows=len(dataset),
-            episodes=dataset.episode_count,
-            observation_names=dataset.observation_names or (),
-            action_names=dataset.action_names or (),
-            notes=tuple(NoteCard(note.kind, note.text) for note in dataset.notes),
+            round=number,
+            sources=sources,
+            candidates=candidates,
+            tried=len(attempts),
+            accepted=accepted,
+            refused={outcome: count for outcome, count in counts.items() if count},
+            mean_error=float(attempts.error[attempts.accepted].mean()) if accepted else 0.0,
+            value_before=value_before,
+            value=solution.start_value,
+            stitched_share=stitched_share(mdp, roll_out(mdp, solution.policy, mdp.starts, SHARE_STEPS)),
+            states=mdp.state_count,
+            edges=mdp.edge_count,
         )

@@ -3,36 +3,71 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bats.errors import OutputError
+from bats.errors import DataError, OutputError
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
-@contextmanager
-def atomic_path(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; what was written there takes its place when the block ends well.
+def write_atomic(path: Path | str, content: bytes | memoryview, *, overwrite: bool = False) -> None:
+    """Writes a file whole or not at all; a file that exists is refused unless `overwrite`.
 
-    A block that raises leaves nothing behind. An existing file is refused unless `overwrite`.
+    The content comes as bytes, so that whatever fails in here is about writing and nothing else.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    refuse_existing(path, overwrite=overwrite)
     try:
-        if path.exists() and not overwrite:
-            raise OutputError(f"{path} exists already; choose another name.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()  # with the rights the user's other files get, which not every writer gives
-        yield temporary
-        _flush(temporary)
-        temporary.replace(path)
-        _flush(path.parent)
-    except OSError as error:
-        raise OutputError(f"{path} could not be written: {error.strerror or error}.") from error
+        with output_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(content)
+            _flush(temporary)
+            temporary.replace(path)
+            _flush(path.parent)
     finally:
-        with suppress(OSError):  # most often it has been moved away
+        with suppress(OSError):  # after a success it has been moved away
             temporary.unlink()
+
+
+def refuse_existing(*paths: Path, overwrite: bool = False, hint: str = "") -> None:
+    """Refuses files that exist. Callers with much work to do check before it, not after."""
+    for path in paths:
+        with output_errors(path):
+            exists = path.exists()
+        if exists and not overwrite:
+            raise OutputError(f"{path} exists already; choose another name{hint}.")
+
+
+@contextmanager
+def output_errors(path: Path, action: str = "written") -> Iterator[None]:
+    """Says of an error of the system which file or folder could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path} could not be {action}: {error.strerror or error}.") from error
+
+
+def write_text(path: Path | str, text: str, *, overwrite: bool = True) -> None:
+    """Writes a text file whole or not at all."""
+    write_atomic(path, text.encode(), overwrite=overwrite)
+
+
+def read_text(path: Path | str) -> str:
+    """A text file's content; `DataError` if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("a text file that can be read", str(error), file=str(path)) from error
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file is what a killed process left of writing one."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def _flush(path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Named arrays and a few facts in one file: versioned, checksummed, written whole or not at all, never running code.
+"""Named arrays and a few facts in one file: versioned, checksummed, written whole or not at all. Reading runs no code.
 
-It is a safetensors file whose metadata holds one JSON object, `bats`: the facts, what kind of file it is, its version
-and a SHA-256 checksum over facts and arrays.
+A file is a safetensors file whose metadata holds one JSON object, `bats`: the facts, the kind of file, its version and
+a SHA-256 checksum over facts and arrays.
 """
 
 from __future__ import annotations
@@ -9,34 +9,34 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from bats.errors import DataError
-from bats.storage.atomic import atomic_path
+from bats.storage.atomic import write_atomic
 
+Struct = TypeVar("Struct")
 VERSION = 1
-"""raised when the meaning of what a file holds changes"""
+"""raised when the meaning of a file's content changes"""
 
 
-def write_arrays(
+def write_tensors(
     path: Path, kind: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object], *, overwrite: bool = False
 ) -> None:
-    """Writes the arrays and facts; `kind` says what they are, and is asked for again when they are read."""
-    held = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    described = {"format": kind, "version": VERSION, **facts}
-    described["checksum"] = _checksum(held, described)
-    with atomic_path(path, overwrite=overwrite) as temporary:
-        # not safetensors' own writing: it has temporary files and access rights of its own, and errors for a full disk
-        temporary.write_bytes(save(held, metadata={"bats": json.dumps(described)}))
+    """Writes arrays and facts; `kind` says what they are and is checked when they are read."""
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    header = {"format": kind, "version": VERSION, **facts}
+    header["checksum"] = checksum(dict(sorted(arrays.items())), json.dumps(header, sort_keys=True))
+    write_atomic(path, save(arrays, metadata={"bats": json.dumps(header)}), overwrite=overwrite)
 
 
-def read_arrays(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and facts of a file of that kind; `DataError` if it is another, damaged or not there."""
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and facts of a file of that kind; `DataError` if it is another, damaged or missing."""
     facts = read_facts(path)
     if facts.get("format") != kind or facts.get("version") != VERSION:
         found = f"{facts.get('format')} version {facts.get('version')}"
@@ -45,11 +45,34 @@ def read_arrays(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str,
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     except (SafetensorError, OSError) as error:
-        raise DataError("a whole safetensors file", str(error), file=str(path)) from error
-    claimed = facts["checksum"]
-    if _checksum(arrays, {name: fact for name, fact in facts.items() if name != "checksum"}) != claimed:
-        raise DataError("contents that match their checksum", "others: the file is damaged", file=str(path))
+        raise DataError("a complete safetensors file", str(error), file=str(path)) from error
+    unsigned = json.dumps({name: fact for name, fact in facts.items() if name != "checksum"}, sort_keys=True)
+    if checksum(dict(sorted(arrays.items())), unsigned) != facts["checksum"]:
+        raise DataError("content that matches its checksum", "other content: the file is damaged", file=str(path))
     return arrays, facts
+
+
+def write_struct(path: Path, kind: str, struct: object, *, overwrite: bool = False, **facts: object) -> None:
+    """Writes a dataclass of arrays and plain values, and further facts."""
+    # not by `bats.arrays`: a policy file is read where only NumPy and safetensors are installed
+    values = {field.name: getattr(struct, field.name) for field in fields(struct)}  # type: ignore[arg-type]
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    plain = {name: value for name, value in values.items() if name not in arrays}
+    write_tensors(path, kind, arrays, {**plain, **facts}, overwrite=overwrite)
+
+
+def read_struct(
+    struct: type[Struct], path: Path, kind: str, *, one_length: bool = False
+) -> tuple[Struct, dict[str, Any]]:
+    """The dataclass and the facts of a file; with `one_length`, its arrays must have the same number of rows."""
+    arrays, facts = read_tensors(path, kind)
+    names = [field.name for field in fields(struct)]  # type: ignore[arg-type]
+    missing = [name for name in names if name not in arrays and name not in facts]
+    if missing:
+        raise DataError(f"entries for {', '.join(names)}", f"no {', '.join(missing)}", file=str(path))
+    if one_length and len({array.shape[:1] for array in arrays.values()}) > 1:
+        raise DataError("arrays of one length", "several lengths", file=str(path))
+    return struct(**{name: arrays[name] if name in arrays else facts[name] for name in names}), facts
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -60,15 +83,16 @@ def read_facts(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError("a file saved by this package", "no such file", file=str(path)) from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise DataError("a whole safetensors file", str(error), file=str(path)) from error
+        raise DataError("a complete safetensors file", str(error), file=str(path)) from error
     if not isinstance(facts, dict) or "checksum" not in facts:
         raise DataError("a file saved by this package", "another safetensors file", file=str(path))
     return facts
 
 
-def _checksum(arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape};".encode())
-        digest.update(arrays[name].data if arrays[name].size else b"")
+def checksum(arrays: Mapping[str, np.ndarray], text: str) -> str:
+    """SHA-256 over a text and some arrays with their names, in the order given."""
+    digest = hashlib.sha256(text.encode())
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).data if array.size else b"")
     return digest.hexdigest()

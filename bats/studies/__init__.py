@@ -1,1 +1,1 @@
-"""The paper's experiments, each as one function that measures and one that draws; `bats-rl benchmark` runs them."""
+"""The paper's experiments, which `bats-rl benchmark` repeats."""

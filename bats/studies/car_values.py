@@ -1,78 +1,88 @@
-"""What a graph says its states are worth beside what the true car earns from them, and a lower bound on that.
+"""The values of a stitched graph beside what the true car earns, and a certified lower bound on them.
 
-From a state s, all discounted:
+Four values of a state, all discounted:
 
-    graph       what the graph's policy earns by the graph's own account, without penalties
-    charged     the same less what the penalties take off: the value that the graph was solved for
-    actions     what its actions earn in the true car, played open loop
+    graph       of the graph's policy by the graph's own rewards, without penalties
+    penalized   the same with penalties, which is what the graph was solved for
+    actions     what the actions of the graph's rollout earn in the true car, played open loop
     clone       what the cloned policy earns in the true car
 
-    graph - clone  =  graph - actions  +  actions - clone
-    in all            model and metric    cloning
-
-Where a walk ends in the graph and the true car is not quite there, the last action is kept up (`car_tracks`).
+    graph - clone  =  (graph - actions)  +  (actions - clone)
+    whole error       model and metric      cloning
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.stats import binned_statistic_2d
 
 from bats.arrays import Progress, no_progress
-from bats.bounds.certify import gather_evidence, nothing_known
-from bats.bounds.error_estimates import Factors
-from bats.bounds.graph_policy import CertificateConfig, bound_graph
-from bats.bounds.sandwich import Bounds
-from bats.data.dataset import Dataset
+from bats.bounds.error_estimates import ErrorEstimator
+from bats.bounds.graph_policy import bound_graph, unknown_errors
+from bats.bounds.sandwich import ErrorBounds, sandwich
+from bats.config import CertificateConfig
 from bats.errors import DataError
 from bats.evaluation.episodes import evaluate
 from bats.graph.mdp import LOGGED
-from bats.graph.rollouts import on_the_way, walk
-from bats.graph.solve import policy_value
-from bats.runs.pipeline import Result
-from bats.stitching.acceptance import Learned
-from bats.studies.car_tracks import replayed
-from bats.tasks.episodes import Episode
+from bats.graph.rollouts import reachable, roll_out
+from bats.graph.solve import policy_value, start_value
+from bats.planning.context import PlanningContext
+from bats.runs.result import Result
+from bats.streams import Stream, generator
+from bats.studies.car_rollouts import replay_actions
 from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
 
 AT_ONCE = 64
 """cars that are driven together"""
+CELLS = (90, 70)
+"""cells of position and of velocity over which the lower bound is averaged"""
 
 
 @dataclass(frozen=True, eq=False)
 class ValueErrors:
-    """The four values of some states."""
+    """The four values of some states, and whether the car arrives from there."""
 
-    number: Int[np.ndarray, "n"]
-    """of each in the graph"""
-    states: Float[np.ndarray, "n 2"]
+    state: Int[np.ndarray, "n"]
+    """in the graph"""
     graph: Float[np.ndarray, "n"]
-    charged: Float[np.ndarray, "n"]
+    penalized: Float[np.ndarray, "n"]
     actions: Float[np.ndarray, "n"]
     clone: Float[np.ndarray, "n"]
     actions_arrive: Bool[np.ndarray, "n"]
-    on_time: Bool[np.ndarray, "n"]
-    """and within the graph's own number of steps"""
+    actions_on_time: Bool[np.ndarray, "n"]
+    """they arrive without a repeated last action"""
     clone_arrives: Bool[np.ndarray, "n"]
 
-    @property
-    def of_actions(self) -> Float[np.ndarray, "n"]:
-        """What the graph promises too much of its own actions: the model's error, as the metric let it pass."""
-        return self.graph - self.actions
+    def errors(self) -> dict[str, Float[np.ndarray, "n"]]:
+        """How much too high the graph's values are for its own actions and for its clone, and what cloning adds."""
+        return {
+            "actions": self.graph - self.actions,
+            "clone": self.graph - self.clone,
+            "cloning": self.actions - self.clone,
+        }
 
-    @property
-    def of_clone(self) -> Float[np.ndarray, "n"]:
-        """What it promises too much of the policy that was cloned from it."""
-        return self.graph - self.clone
 
-    @property
-    def of_cloning(self) -> Float[np.ndarray, "n"]:
-        """What cloning adds to the graph's own error."""
-        return self.actions - self.clone
+@dataclass(frozen=True, eq=False)
+class LowerBound:
+    """The certified lower bound on the value of the graph's policy."""
+
+    mean: Float[np.ndarray, "P V"]
+    """mean bound of the logged states in each cell of position and velocity, NaN where there are none"""
+    positions: Float[np.ndarray, "P+1"]
+    """edges of the cells"""
+    velocities: Float[np.ndarray, "V+1"]
+    start_lower: float
+    start_value: float
+    start_upper: float
+    holds: float
+    """share of the evaluated states in which the graph's actions earn at least the bound"""
+    factor: float
+    """calibration factor of value differences; infinite where the log is too small to say"""
 
 
 def discounted_return(rewards: Float[np.ndarray, "T"], gamma: float) -> float:
@@ -80,60 +90,71 @@ def discounted_return(rewards: Float[np.ndarray, "T"], gamma: float) -> float:
     return float(rewards @ gamma ** np.arange(len(rewards)))
 
 
-def states_on_walks(result: Result, count: int, *, seed: int) -> Int[np.ndarray, "n"]:
-    """Up to `count` different real states that the graph's policy passes, from the starts and from stitched states.
+def sample_visited(result: Result, count: int) -> Int[np.ndarray, "n"]:
+    """Up to `count` different real states that the graph's policy visits from the starts and from stitched states.
 
-    Those are the walks that cloning looks at. From the starts alone they pass few: they run together soon, and most of
-    their steps are on stitches, in states that nobody has seen.
+    These are the rollouts that are cloned. From the starts alone there are few states: their rollouts merge early, and
+    most of their steps are on stitches, in states that were never logged.
     """
     mdp = result.mdp
     stitched = mdp.source[mdp.stitch_round != LOGGED]
-    first = np.union1d(mdp.starts, stitched[stitched < mdp.real_count])
-    met = on_the_way(mdp, result.solution.policy, first)
-    met = met[(met < mdp.real_count) & (mdp.out_degree[met] > 0)]
-    return np.sort(np.random.default_rng([seed, 11]).choice(met, min(count, len(met)), replace=False))
+    first_states = np.union1d(mdp.starts, stitched[stitched < mdp.real_count])
+    visited = reachable(mdp, result.solution.policy, first_states)
+    # only logged states with an action can be played from: imagined ones may not exist in the true car
+    visited = visited[(visited < mdp.real_count) & (mdp.out_degree[visited] > 0)]
+    return np.sort(generator(0, Stream.STUDY_VALUES).choice(visited, min(count, len(visited)), replace=False))
 
 
-def value_errors(result: Result, states: Int[np.ndarray, "n"], *, progress: Progress = no_progress) -> ValueErrors:
-    """Plays the graph's actions and the cloned policy from every state."""
+def measure_values(result: Result, count: int, *, progress: Progress = no_progress) -> ValueErrors:
+    """Plays the graph's actions and the cloned policy from up to `count` visited states."""
+    states = sample_visited(result, count)
     mdp, policy = result.mdp, result.solution.policy
-    acted = replayed(mdp, walk(mdp, policy, states, EPISODE_STEPS), states, progress=progress)
-    cars = [PlacedCar() for _ in range(min(AT_ONCE, len(states)))]
-    try:
+    rollouts = roll_out(mdp, policy, states, EPISODE_STEPS)
+    replayed = replay_actions(mdp, rollouts, states, progress=progress)
+    # the clone sees the state, so all cars are driven together; a replay does not, and needs one car only
+    with ExitStack() as opened:
+        cars = [opened.enter_context(PlacedCar()) for _ in range(min(AT_ONCE, len(states)))]
         cloned = evaluate(result.policy, cars, starts=mdp.states[states], record=True, progress=progress).episodes
-    finally:
-        for car in cars:
-            car.close()
-    worth = result.config.stitch.dead_end_value
+    dead_end_value = result.config.stitch.dead_end_value
+    arrive = np.array([episode.terminated for episode in replayed])
     return ValueErrors(
-        number=states,
-        states=mdp.states[states],
-        graph=policy_value(replace(mdp, penalty=0.0), policy, dead_end_value=worth)[states],
-        charged=result.solution.value[states],
-        actions=_returns([each.episode for each in acted], mdp.gamma),
-        clone=_returns(cloned, mdp.gamma),
-        actions_arrive=np.array([each.episode.terminated for each in acted]),
-        on_time=np.array([each.on_time for each in acted]),
+        state=states,
+        graph=policy_value(replace(mdp, penalty=0.0), policy, dead_end_value=dead_end_value)[states],
+        penalized=result.solution.value[states],
+        actions=np.array([discounted_return(episode.rewards, mdp.gamma) for episode in replayed]),
+        clone=np.array([discounted_return(episode.rewards, mdp.gamma) for episode in cloned]),
+        actions_arrive=arrive,
+        actions_on_time=arrive & (np.array([len(episode) for episode in replayed]) <= rollouts.length),
         clone_arrives=np.array([episode.terminated for episode in cloned]),
     )
 
 
-def lower_bound(result: Result, log: Dataset, *, progress: Progress = no_progress) -> tuple[Bounds, Factors]:
-    """What the graph's policy is worth at least and at most, as a run certifies it, but from every logged state.
+def measure_bound(result: Result, values: ValueErrors, *, progress: Progress = no_progress) -> LowerBound:
+    """Bounds the graph's policy as a run certifies it, but from every logged state and not only from the starts.
 
-    Also what the model's claims were multiplied by. Where the log is too small to say, no stitch is trusted.
+    Also tells whether the bound holds in the states whose values were measured.
     """
-    config, choice = result.config, result.solution.policy
-    mdp, asked = replace(result.mdp, penalty=0.0), config.certificate or CertificateConfig()
+    config, solution, seed, mdp = result.config, result.solution, result.seed, replace(result.mdp, penalty=0.0)
     first = np.flatnonzero(mdp.out_degree[: mdp.real_count] > 0)
-    learned = Learned.of(result.model, result.metric, log, calibrate=config.stitch.calibrate)
-    rows, seed = result.model.held_out, result.seed
+    context = PlanningContext.of(result.model, result.metric, mdp, local_error=config.stitch.local_error)
     try:
-        evidence = gather_evidence(mdp, choice, learned, rows, config, seed=seed, first_states=first, progress=progress)
-    except DataError:
-        return nothing_known(mdp, choice, asked)[0], Factors(math.inf, math.inf, 0)
-    return bound_graph(mdp, choice, evidence, asked, seed=seed, first_states=first)
-
-
-def _returns(episodes: Sequence[Episode], gamma: float) -> Float[np.ndarray, "n"]:
-    return np.array([discounted_return(episode.rewards, gamma) for episode in episodes])
+        estimator = ErrorEstimator.of(solution, context, config, seed=seed, first_states=first, progress=progress)
+        bounds, factors = bound_graph(solution, estimator, first_states=first)
+        factor = factors.value
+    except DataError:  # a log too small to estimate errors from: no stitch is trusted
+        reward_range, factor = (config.certificate or CertificateConfig()).reward_range, math.inf
+        bounds = sandwich(mdp, ErrorBounds(*unknown_errors(mdp), reward_range), solution.policy)
+    # terminal states have value 0, which would show as a stripe of another colour along the goal
+    running = np.flatnonzero(~mdp.always_terminal[: mdp.real_count])
+    cells = binned_statistic_2d(*mdp.states[running].T, bounds.lower[running], bins=CELLS)
+    return LowerBound(
+        mean=cells.statistic,
+        positions=cells.x_edge,
+        velocities=cells.y_edge,
+        start_lower=bounds.start.lower,
+        # what the graph says, with the worst value at its dead ends as in the bound
+        start_value=start_value(mdp, policy_value(mdp, solution.policy, dead_end_value=bounds.floor)),
+        start_upper=bounds.start.upper,
+        holds=float(np.mean(bounds.lower[values.state] <= values.actions)),
+        factor=factor,
+    )

@@ -6,21 +6,12 @@ made.
 
 import gymnasium
 
-from bats.tasks.catalogue import TASK_NAMES, TASKS, Task, collect, collect_published, find_task, task_of_log
-from bats.tasks.maze2d import MAZES, normalised_score, write_published
+from bats.tasks.catalogue import TASKS, collect, collect_published, find_task, task_of_log
+from bats.tasks.maze2d.log import write_published
+from bats.tasks.maze2d.maps import MAZES, normalised_score
 from bats.tasks.worlds import EPISODE_STEPS, WORLDS
 
-__all__ = [
-    "TASKS",
-    "TASK_NAMES",
-    "Task",
-    "collect",
-    "collect_published",
-    "find_task",
-    "normalised_score",
-    "task_of_log",
-    "write_published",
-]
+__all__ = ["TASKS", "collect", "collect_published", "find_task", "normalised_score", "task_of_log", "write_published"]
 
 _MAZE_CLASS, _WORLD_CLASS = "bats.tasks.maze2d.environment:Maze2dEnv", "bats.tasks.worlds:WorldEnv"
 for _maze in MAZES:

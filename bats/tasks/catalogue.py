@@ -11,14 +11,15 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Arrays, Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
-from bats.tasks import hopper, mountain_car, worlds
+from bats.tasks import hopper, mountain_car
 from bats.tasks.episodes import Environment
 from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze, stratified_starts
 from bats.tasks.maze2d.starts import label_starts
+from bats.tasks.worlds import WORLDS, World, collect_world
 
 Score = Callable[[float | np.ndarray], np.ndarray]
 """normalises returns"""
@@ -53,10 +54,10 @@ def _maze_task(maze: Maze) -> Task:
         return label_starts(collect_maze(maze, rows, seed, progress=progress).dataset(), maze)[0]
 
     return Task(
-        name=maze.task,
-        environment=maze.environment,
-        summary=f"D4RL's {maze.task}: noisy waypoint controller, {maze.log_rows:,} rows",
-        collector=collect_labelled,
+        maze.task,
+        maze.environment,
+        f"D4RL's {maze.task}: noisy waypoint controller, {maze.log_rows:,} rows",
+        collect_labelled,
         score=maze.normalised_score,
         starts=lambda seed: stratified_starts(maze, maze.starts_per_cell, seed=seed),
         starts_summary=f"{maze.starts_per_cell} in every cell of the maze",
@@ -64,31 +65,17 @@ def _maze_task(maze: Maze) -> Task:
     )
 
 
+def _world_task(name: str, environment: str, world: World) -> Task:
+    summary = f"random moves in a {name} of {len(world.positions())} states, known optimal values, 5,000 rows"
+    return Task(name, environment, summary, partial(collect_world, world, name=name), takes_states=True)
+
+
 TASKS: tuple[Task, ...] = (
     *(_maze_task(maze) for maze in MAZES),
     # Gymnasium's car ignores a requested state (`mountain_car.PlacedCar` does not), so it has no `takes_states`.
-    Task(
-        name=mountain_car.TASK,
-        environment=mountain_car.ENVIRONMENT,
-        summary="20 random episodes and 5 of an expert, about 20,600 rows",
-        collector=mountain_car.collect_mountain_car,
-    ),
-    Task(
-        name=hopper.TASK,
-        environment=hopper.ENVIRONMENT,
-        summary="a disturbed posture controller, 11 numbers a state, 100,000 rows",
-        collector=hopper.collect_hopper,
-    ),
-    *(
-        Task(
-            name=name,
-            environment=environment,
-            summary=f"random moves in a {name} of {len(world.positions())} states, known optimal values, 5,000 rows",
-            collector=partial(worlds.collect_world, world, name=name),
-            takes_states=True,
-        )
-        for name, environment, world in worlds.WORLDS
-    ),
+    Task(mountain_car.TASK, mountain_car.ENVIRONMENT, mountain_car.SUMMARY, mountain_car.collect_mountain_car),
+    Task(hopper.TASK, hopper.ENVIRONMENT, hopper.SUMMARY, hopper.collect_hopper),
+    *(_world_task(*entry) for entry in WORLDS),
 )
 TASK_NAMES: tuple[str, ...] = tuple(task.name for task in TASKS)
 
@@ -123,8 +110,6 @@ def collect(task: str, rows: int | None = None, seed: int = 0, *, progress: Prog
     return find_task(task).collector(rows, seed, progress=progress)
 
 
-def collect_published(
-    task: str, rows: int | None = None, seed: int = 0, *, progress: Progress = no_progress
-) -> dict[str, np.ndarray]:
+def collect_published(task: str, rows: int | None = None, seed: int = 0, *, progress: Progress = no_progress) -> Arrays:
     """The same run of a maze as `collect` records, as the arrays of D4RL's files (see `maze2d.log`)."""
     return collect_maze(find_maze(task, feature="a published layout"), rows, seed, progress=progress).published()

@@ -8,6 +8,9 @@ import numpy as np
 
 from bats.errors import BatsError, SettingError
 
+Info = dict[str, Any]
+"""what Gymnasium passes along with observations: the options of `reset`, and the infos of every step"""
+
 
 def generator(seed: int) -> np.random.Generator:
     """The random generator of a seed, from which everything in a log or an evaluation is drawn."""
@@ -16,15 +19,17 @@ def generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(int(seed))
 
 
-def draw_seed(rng: np.random.Generator) -> int:
-    """A seed for `reset` of an environment."""
-    return int(rng.integers(2**31))
+def draw_seeds(rng: np.random.Generator, count: int) -> list[int]:
+    """A seed for each `reset` of an environment."""
+    return [int(rng.integers(2**31)) for _ in range(count)]
 
 
-def check_rows(rows: int) -> None:
-    """Refuses a log of fewer than two rows, which shows no state following another."""
+def check_rows(rows: int | None, usual: int) -> int:
+    """The size of a log, the usual one if None; fewer than two rows, which show no state after another, are refused."""
+    rows = usual if rows is None else rows
     if rows < 2:
         raise BatsError(f"A log needs at least 2 rows; got {rows}.")
+    return rows
 
 
 def import_mujoco() -> Any:

@@ -14,11 +14,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 from jaxtyping import Float
+from numpy.random import Generator
 
 from bats.arrays import Actions, Progress, RowNumbers, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.tasks.common import draw_seed
+from bats.tasks.common import draw_seeds
 
 Environment = gymnasium.Env[Any, Any]
 Controller = Callable[[np.ndarray], Any]
@@ -67,7 +68,8 @@ def play(
         recorders: dict[int, _Recorder] = {}
         for i, environment in zip(range(first, len(seeds)), environments, strict=False):
             options = None if states is None else {"state": states[i]}
-            recorders[i] = _Recorder(environment, seeds[i], options, keep_observations)
+            current = _as_row(environment.reset(seed=seeds[i], options=options)[0])
+            recorders[i] = _Recorder(environment, current, keep_observations)
         running, step = list(recorders), 0
         while running and (max_steps is None or step < max_steps):
             progress(stage, min(turn * turn_steps + step, total), total)
@@ -84,12 +86,9 @@ def play(
 class _Recorder:
     """An episode while it is being played."""
 
-    def __init__(
-        self, environment: Environment, seed: int | None, options: dict[str, Any] | None, keep_observations: bool
-    ) -> None:
-        self.current = _as_row(environment.reset(seed=seed, options=options)[0])
+    def __init__(self, environment: Environment, first: np.ndarray, keep_observations: bool) -> None:
         self._environment, self._keep_observations = environment, keep_observations
-        self._observations = [self.current]
+        self.current, self._observations = first, [first]
         self._actions: list[Any] = []
         self._rewards: list[float] = []
         self._terminated = False
@@ -123,12 +122,7 @@ def open_loop(actions: Sequence[np.ndarray]) -> ChooseActions:
 
 
 def play_rows(
-    environment: Environment,
-    new_controller: Callable[[], Controller],
-    rows: int,
-    rng: np.random.Generator,
-    *,
-    progress: Progress = no_progress,
+    environment: Environment, new_controller: Callable[[], Controller], rows: int, rng: Generator, progress: Progress
 ) -> list[Episode]:
     """Plays episodes with a new controller each until there are `rows` rows; the last one is truncated there."""
     episodes: list[Episode] = []
@@ -136,7 +130,7 @@ def play_rows(
     while done < rows:
         progress("collect", done, rows)
         choose = closed_loop(new_controller())
-        episodes += play([environment], choose, seeds=[draw_seed(rng)], max_steps=rows - done)
+        episodes += play([environment], choose, seeds=draw_seeds(rng, 1), max_steps=rows - done)
         done += len(episodes[-1])
     progress("collect", rows, rows)
     return episodes

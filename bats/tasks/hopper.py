@@ -18,9 +18,9 @@ from bats.tasks.episodes import Controller, as_dataset, play_rows
 
 TASK = "hopper"
 ENVIRONMENT = "Hopper-v5"
+SUMMARY = "a disturbed posture controller, 11 numbers a state, 100,000 rows"
 LOG_ROWS = 100_000
-ANGLE_GAIN = 1.0
-SPEED_GAIN = 0.1
+ANGLE_GAIN, SPEED_GAIN = 1.0, 0.1
 MAX_NOISE = 1.0
 
 
@@ -31,8 +31,7 @@ def posture_action(observation: np.ndarray) -> np.ndarray:
 
 def collect_hopper(rows: int | None, seed: int, *, progress: Progress = no_progress) -> Dataset:
     """Whole episodes, the last one truncated; 100,000 rows if `rows` is None. Starts are the first rows."""
-    rows = LOG_ROWS if rows is None else rows
-    check_rows(rows)
+    rows = check_rows(rows, LOG_ROWS)
     start_rng, noise_rng = generator(seed).spawn(2)
     import_mujoco()  # first, because its error names the extra of this package to install
     try:
@@ -50,6 +49,6 @@ def collect_hopper(rows: int | None, seed: int, *, progress: Progress = no_progr
 
         return act
 
-    episodes = play_rows(environment, new_controller, rows, start_rng, progress=progress)
+    episodes = play_rows(environment, new_controller, rows, start_rng, progress)
     environment.close()
     return as_dataset(episodes, name=TASK)

@@ -8,8 +8,6 @@ more (mean return over 100 starts: 89.4 at full force, 95.6 at 0.6, which takes 
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from jaxtyping import Float32
@@ -17,14 +15,14 @@ from jaxtyping import Float32
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.tasks.common import check_rows, draw_seed, generator
+from bats.tasks.common import Info, check_rows, draw_seeds, generator
 from bats.tasks.episodes import as_dataset, closed_loop, play, play_rows
 
 TASK = "mountain-car"
 ENVIRONMENT = "MountainCarContinuous-v0"
+SUMMARY = "20 random episodes and 5 of an expert, about 20,600 rows"
 EXPERT_FORCE = 0.6
-EXPERT_EPISODES = 5
-RANDOM_EPISODES = 20
+EXPERT_EPISODES, RANDOM_EPISODES = 5, 20
 EPISODE_STEPS = 999
 """Gymnasium's own time limit"""
 
@@ -39,9 +37,7 @@ class PlacedCar(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     def __init__(self) -> None:
         super().__init__(gymnasium.make(ENVIRONMENT, disable_env_checker=True))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Starts in `options["state"]`, or in a state that the car draws."""
         if not options or "state" not in options:
             return self.env.reset(seed=seed, options=options)
@@ -65,15 +61,14 @@ def collect_mountain_car(
 
     If `rows` is None there are 20 full random episodes. Starts are the first rows of episodes.
     """
-    if rows is not None:
-        check_rows(rows)
+    usual_rows = RANDOM_EPISODES * EPISODE_STEPS
+    check_rows(rows, usual_rows)
     start_rng, action_rng = generator(seed).spawn(2)
     environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
-    seeds = [draw_seed(start_rng) for _ in range(expert_episodes)]
     # The expert plays first although its rows come last: its episodes decide how many rows are left for random ones.
-    expert = play([environment], closed_loop(expert_action), seeds=seeds)
+    expert = play([environment], closed_loop(expert_action), seeds=draw_seeds(start_rng, expert_episodes))
     expert_rows = sum(len(episode) for episode in expert)
-    random_rows = RANDOM_EPISODES * EPISODE_STEPS if rows is None else rows - expert_rows
+    random_rows = usual_rows if rows is None else rows - expert_rows
     if random_rows < 0:
         raise BatsError(f"The expert's {expert_episodes} episodes alone take {expert_rows} rows; {rows} are too few.")
 
@@ -83,6 +78,6 @@ def collect_mountain_car(
     def after_expert(stage: str, done: int, total: int) -> None:
         progress(stage, expert_rows + done, expert_rows + total)
 
-    episodes = play_rows(environment, lambda: random_action, random_rows, start_rng, progress=after_expert)
+    episodes = play_rows(environment, lambda: random_action, random_rows, start_rng, after_expert)
     environment.close()
     return as_dataset(episodes + expert, name=TASK)

@@ -11,26 +11,27 @@ d moves from the goal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int, UInt8
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Progress, RowFlags, RowNumbers, no_progress
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.tasks.common import check_rows, generator
+from bats.tasks.common import Info, check_rows, generator
 from bats.tasks.episodes import as_dataset, play_rows
 
 Positions = Int[np.ndarray, "N K"]
+Shape = tuple[int, ...]
+"""the sides of a box"""
 
 
 @dataclass(frozen=True)
 class World:
     """A box of positions with the goal in its far corner."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     ends: bool = True
     """an episode ends in the goal; otherwise pushing against the corner is rewarded forever"""
     move_cost: float = 0.0
@@ -51,9 +52,7 @@ class World:
     def moves_to_goal(self, positions: Positions) -> Int[np.ndarray, "N"]:
         return np.asarray((np.array(self.shape) - 1 - positions).sum(axis=1))
 
-    def step(
-        self, positions: Positions, actions: Int[np.ndarray, "N"]
-    ) -> tuple[Positions, Float[np.ndarray, "N"], Bool[np.ndarray, "N"]]:
+    def step(self, positions: Positions, actions: Int[np.ndarray, "N"]) -> tuple[Positions, RowNumbers, RowFlags]:
         """The next positions, the rewards, and whether the task has ended."""
         if actions.min(initial=0) < 0 or actions.max(initial=0) >= self.action_count:
             raise SettingError(f"Actions are numbered from 0 to {self.action_count - 1}; got {actions}.")
@@ -64,8 +63,7 @@ class World:
         return moved, at_goal - self.move_cost, at_goal & self.ends
 
 
-CHAIN = World((10,))
-GRID = World((6, 6))
+CHAIN, GRID = World((10,)), World((6, 6))
 CHAIN_ENVIRONMENT, GRID_ENVIRONMENT = "bats/chain-v0", "bats/grid-v0"
 WORLDS = (("chain", CHAIN_ENVIRONMENT, CHAIN), ("grid", GRID_ENVIRONMENT, GRID))
 """name, id in Gymnasium and world of each task"""
@@ -79,21 +77,14 @@ FLOOR, GOAL, PLAYER, LINE = (245, 245, 240), (190, 225, 190), (200, 70, 50), (70
 class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
     """A world as a Gymnasium environment. Episodes start in every position except the goal, with equal probability."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (as in the base class)
+    metadata: Info = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 (as in the base class)
 
     def __init__(
-        self,
-        shape: tuple[int, ...] = GRID.shape,
-        *,
-        ends: bool = True,
-        move_cost: float = 0.0,
-        render_mode: str | None = None,
+        self, shape: Shape = GRID.shape, *, ends: bool = True, move_cost: float = 0.0, render_mode: str | None = None
     ) -> None:
         if render_mode is not None and (render_mode != "rgb_array" or len(shape) > 2):
-            requested = f"{render_mode!r} of a world with {len(shape)} axes"
-            raise SettingError(
-                f"`render_mode` must be None, or 'rgb_array' of a world with 1 or 2 axes; got {requested}."
-            )
+            valid = "None, or 'rgb_array' of a world with 1 or 2 axes"
+            raise SettingError(f"`render_mode` must be {valid}; got {render_mode!r} of a world with {len(shape)} axes.")
         self.render_mode = render_mode
         self.world = World(tuple(shape), ends=ends, move_cost=move_cost)
         high = np.array(self.world.shape, dtype=np.float64) - 1
@@ -101,9 +92,7 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
         self.action_space = gymnasium.spaces.Discrete(self.world.action_count)
         self._position = self.world.positions()[:1]
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float[np.ndarray, "K"], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Float[np.ndarray, "K"], Info]:
         """Starts in `options["state"]`, or in a random position."""
         super().reset(seed=seed)
         if options and "state" in options:
@@ -118,7 +107,7 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
             self._position = positions[self.np_random.integers(len(positions) - 1)][None]  # the last one is the goal
         return self._position[0].astype(np.float64), {}
 
-    def step(self, action: np.int64 | int) -> tuple[Float[np.ndarray, "K"], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64 | int) -> tuple[Float[np.ndarray, "K"], float, bool, bool, Info]:
         """One move."""
         if not self.action_space.contains(action):
             raise SettingError(f"An action is a whole number from 0 to {self.world.action_count - 1}; got {action!r}.")
@@ -142,8 +131,7 @@ def collect_world(
     world: World, rows: int | None, seed: int, *, name: str = "world", progress: Progress = no_progress
 ) -> Dataset:
     """Random actions in episodes of at most 100 steps; 5,000 rows if `rows` is None. Starts are the first rows."""
-    rows = LOG_ROWS if rows is None else rows
-    check_rows(rows)
+    rows = check_rows(rows, LOG_ROWS)
     start_rng, action_rng = generator(seed).spawn(2)
     world_env = WorldEnv(world.shape, ends=world.ends, move_cost=world.move_cost)
     environment = gymnasium.wrappers.TimeLimit(world_env, EPISODE_STEPS)
@@ -151,5 +139,5 @@ def collect_world(
     def random_action(observation: np.ndarray) -> np.int64:
         return action_rng.integers(world.action_count)
 
-    episodes = play_rows(environment, lambda: random_action, rows, start_rng, progress=progress)
+    episodes = play_rows(environment, lambda: random_action, rows, start_rng, progress)
     return as_dataset(episodes, name=name, action_count=world.action_count)

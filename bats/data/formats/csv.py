@@ -5,21 +5,21 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bats.arrays import Progress
+from bats.data.dataset import require
 from bats.data.episodes import Note, plural
-from bats.data.formats.columns import ColumnMap
-from bats.data.formats.raw_log import RawLog
-from bats.data.formats.untrusted import check_file, check_fits, library_call, one_line
+from bats.data.formats.fields import ColumnMap, RawLog
+from bats.data.formats.untrusted import check_file, check_fits, guarded, library_call, one_line
 from bats.errors import DataError
 
-CHUNK_LINES = 50_000
-FLAG_FIELDS = ("terminations", "timeouts")
+BLOCK_CHARACTERS = 2**22
+"""parsed at a time, and finished to the end of a line"""
 FLAGS = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 """in use instead of commas elsewhere; recognised to give a hint"""
@@ -31,39 +31,22 @@ def read_csv(path: Path, columns: ColumnMap | None, progress: Progress) -> RawLo
     check_file(path, "a CSV file")
     # read twice: counting lines is cheap, and growing arrays would take twice their memory
     max_rows = _max_lines(path) - 1
-    with library_call(TEXT):
-        text = path.open(encoding="utf-8-sig")
-    with text:
-        with library_call(TEXT):
-            first_line = text.readline()
-        header = _cells(first_line)
+    with guarded(TEXT, path.open, encoding="utf-8-sig") as text:
+        header = _cells(guarded(TEXT, text.readline))
         columns = _checked_columns(header, columns, path)
         parser = _RowParser(header, columns)
         check_fits("observations", max_rows * len(parser.used) * 8)
         fields = {field: np.empty((max_rows, len(names))) for field, names in columns.by_field()}
-        while True:
-            with library_call(TEXT):
-                lines = list(islice(text, CHUNK_LINES))
-            if not lines:
-                break
+        while lines := guarded(TEXT, text.readlines, BLOCK_CHARACTERS):
             first_row, table = parser.row, parser.parse(lines)
             for field, names in columns.by_field():
                 fields[field][first_row : parser.row] = table[:, [parser.used.index(name) for name in names]]
             progress(f"reading {path.name}", parser.row, max_rows)
-    if not parser.row:
-        raise DataError("rows below the header line", "none")
+    require(parser.row, "rows below the header line", "none")
     progress(f"reading {path.name}", parser.row, parser.row)
     fields = {field: values[: parser.row] for field, values in fields.items()}
     fields["actions"], actions_note = _guess_actions(fields["actions"], parser)
-    return RawLog(
-        fields,
-        unused=tuple(name for name in header if name not in parser.used),
-        actions_note=actions_note,
-        observation_names=columns.observations,
-        action_names=columns.actions,
-        field_hints=columns.hints(),
-        line_of=parser.line_of,
-    )
+    return replace(columns.raw_log(header, fields), actions_note=actions_note, line_of=parser.line_of)
 
 
 def _max_lines(path: Path) -> int:
@@ -81,8 +64,7 @@ def _checked_columns(header: list[str], columns: ColumnMap | None, path: Path) -
     """The given or recognised map, checked against the header line."""
     numbers = sum(_is_number(cell) for cell in header)
     if not any(cell.strip() for cell in header) or numbers == len(header):
-        found = "numbers only" if numbers else "a blank line"
-        hint = "Add a first line such as x,y,u,r."
+        found, hint = "numbers only" if numbers else "a blank line", "Add a first line such as x,y,u,r."
         raise DataError("a header line with the columns' names", found, hint=hint)
     for mark, word in DELIMITERS.items():
         # a log has at least three columns, so two other marks and hardly a comma are no accident
@@ -90,12 +72,10 @@ def _checked_columns(header: list[str], columns: ColumnMap | None, path: Path) -
             hint = f"pandas.read_csv({str(path)!r}, sep={mark!r}).to_csv('log.csv', index=False) writes it with commas."
             raise DataError("cells separated by commas", f"a header line with {word}", hint=hint)
     try:
-        columns = ColumnMap.recognise(header) if columns is None else columns
-        columns.check_against(header)
+        return (columns or ColumnMap.recognise(header)).checked(header)
     except DataError as error:
         no_header = 2 * numbers >= len(header)
         raise error.hinted("The first line holds numbers: is the header line missing?" if no_header else "") from None
-    return columns
 
 
 class _RowParser:
@@ -107,18 +87,21 @@ class _RowParser:
         self.used = columns.used()
         self.first_actions: list[str] = []
         """the first two actions as they are written, if an action is a single number"""
-        self._width = len(header)
-        self._index = {name: header.index(name) for name in self.used}
+        self._width, self._index = len(header), {name: header.index(name) for name in self.used}
         self._action = columns.actions[0] if len(columns.actions) == 1 else None
         self._blank_before: list[int] = []
         """for each blank line, the row that follows it"""
         self._episode_codes: dict[str, float] = {}
-        self._parse: dict[str, Callable[[str], float]] = dict.fromkeys(self.used, float)
-        for field, names in columns.by_field():
-            if field in FLAG_FIELDS:
-                self._parse |= dict.fromkeys(names, _parse_flag)
-            elif field == "episode":
-                self._parse |= dict.fromkeys(names, self._episode_code)
+        special = {
+            columns.terminations: _parse_flag,
+            columns.timeouts: _parse_flag,
+            columns.episode: self._episode_code,
+        }
+        self._parse: dict[str, Callable[[str], float]] = {name: special.get(name, float) for name in self.used}
+        # NumPy parses numbers itself, which is faster than calling `float`
+        converters = {self._index[name]: parse for name, parse in self._parse.items() if parse is not float}
+        self._form: dict[str, Any] = {"delimiter": ",", "quotechar": '"', "comments": None, "ndmin": 2}
+        self._form |= {"usecols": [*self._index.values()], "converters": converters}
 
     def line_of(self, row: int) -> int:
         """The line that holds a row; the header is line 1."""
@@ -137,18 +120,13 @@ class _RowParser:
             self._check_cells(lines, values=False)
         if self.row == 0 and self._action is not None:
             self.first_actions = [_cells(line)[self._index[self._action]].strip() for line in lines[:2]]
-        form: dict[str, Any] = {"delimiter": ",", "quotechar": '"', "comments": None, "ndmin": 2}
-        form["usecols"] = [*self._index.values()]
-        # NumPy parses numbers itself, which is faster than calling `float`
-        form["converters"] = {self._index[name]: parse for name, parse in self._parse.items() if parse is not float}
         try:
-            table = np.loadtxt(lines, **form)
+            table = np.loadtxt(lines, **self._form)
         except ValueError as error:
             self._check_cells(lines, values=True)
             raise DataError("numbers", one_line(error)) from error
-        if len(table) != len(lines):
-            found = f"a quoted cell that runs over several, after line {self.line_of(self.row) - 1}"
-            raise DataError("every row on a line of its own", found)
+        found = f"a quoted cell that runs over several, after line {self.line_of(self.row) - 1}"
+        require(len(table) == len(lines), "every row on a line of its own", found)
         self.row += len(table)
         return table
 
@@ -159,8 +137,8 @@ class _RowParser:
         """Raises an error for the first line of another width or, if `values`, the first cell that cannot be parsed."""
         for row, line in enumerate(lines, self.row):
             cells, hint = _cells(line), f"It is in line {self.line_of(row)}."
-            if len(cells) != self._width:
-                raise DataError(f"{self._width} columns, as in the header", f"{len(cells)}", row=row, hint=hint)
+            width = len(cells)
+            require(width == self._width, f"{self._width} columns, as in the header", f"{width}", row=row, hint=hint)
             for name in self.used if values else ():
                 text, parse = cells[self._index[name]], self._parse[name]
                 if not _is_number(text, parse):
@@ -170,10 +148,7 @@ class _RowParser:
 
 
 def _cells(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line.rstrip("\r\n")]), [])
-    except csv.Error as error:
-        raise DataError("cells separated by commas", one_line(error)) from error
+    return guarded("cells separated by commas", next, csv.reader([line.rstrip("\r\n")]), [])
 
 
 def _parse_flag(text: str) -> float:

@@ -24,17 +24,15 @@ import h5py
 import numpy as np
 from h5py import h5d, h5g, h5l, h5o, h5s, h5t
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Arrays, Progress, no_progress
 from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
-from bats.data.formats import extras
-from bats.data.formats.raw_log import KNOWN, REQUIRED, RawLog, missing_field
-from bats.data.formats.untrusted import SizeGuard, check_file, clean_flags, guess_format, library_call
+from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, KNOWN, RawLog, check_required, extras
+from bats.data.formats.untrusted import SizeGuard, check_file, clean_flags, guarded, guess_format, library_call
 from bats.errors import DataError
-from bats.storage.atomic import atomic_path
+from bats.storage.atomic import refuse_existing, write_atomic
 
 HDF5, SOUND = "an HDF5 file", "a sound HDF5 file"
-EXTRA_NUMBERS = ("action_count", "unknown_next", "starts", "start_weights")
 BLOCK_BYTES = 2**23
 """read at a time, so that progress can be reported"""
 MAX_NAMES = 1000
@@ -55,22 +53,20 @@ def read_hdf5(path: Path, progress: Progress) -> RawLog:
                 else:
                     kind = "a link, which is not followed" if node is None else "not an array"
                     notes.append(Note("problem", f"'{name}' is {kind}: it was left out."))
-        for name in REQUIRED:
-            if name not in arrays:
-                hint = f"It is a file of a Minari data set: give its folder, {path.parent}."
-                raise missing_field(name, present).hinted(hint if "episode_0" in present else "")
+        hint = f"It is a file of a Minari data set: give its folder, {path.parent}." if "episode_0" in present else ""
+        check_required(present, arrays, hint)
         # all arrays have been admitted by now, so that a false size is refused before the first byte is read
         fields = _read_fields(arrays, progress, f"reading {path.name}")
-        group = member(root, extras.GROUP)
+        group = member(root, EXTRAS)
         entries = _read_extras(group, guard) if isinstance(group, h5g.GroupID) else None
         # a group `bats` of another origin is listed like any other
-        others = members_below(root, skip=KNOWN if entries is None else (*KNOWN, extras.GROUP))
+        others = members_below(root, skip=KNOWN if entries is None else (*KNOWN, EXTRAS))
         unused = tuple(name for name, _ in islice(others, MAX_NAMES))
     log = RawLog(fields, unused=unused, notes=tuple(notes))
-    return log if entries is None else extras.complete(log, entries)
+    return log if entries is None else log.with_extras(entries)
 
 
-def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: str) -> dict[str, np.ndarray]:
+def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: str) -> Arrays:
     """Reads the arrays and reports progress in rows: the share of bytes that was read, times the rows of the log."""
     rows = max((array.shape[0] for array in arrays.values() if array.shape), default=0)
     total_bytes, read_bytes = sum(array.nbytes for array in arrays.values()), 0
@@ -85,24 +81,23 @@ def _read_fields(arrays: Mapping[str, StoredArray], progress: Progress, stage: s
 
 def _read_extras(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
     """The arrays that `write_hdf5` adds; None if the group is not ours, which always has a version."""
-    nodes = {name: member(group, name) for name in ("version", *EXTRA_NUMBERS, *extras.TEXTS)}
-    arrays = {name: node for name, node in nodes.items() if isinstance(node, h5d.DatasetID)}
+    names = ("version", "action_count", "unknown_next", "starts", "start_weights", *EXTRA_TEXTS)
+    arrays = {name: node for name in names if isinstance(node := member(group, name), h5d.DatasetID)}
     if "version" not in arrays:
         return None
     entries: dict[str, Any] = {}
     for name, node in arrays.items():
-        field = f"{extras.GROUP}/{name}"
-        entries[name] = values = admit(node, field, guard, texts=name in extras.TEXTS).read()
-        if name in extras.TEXTS:
+        field = f"{EXTRAS}/{name}"
+        entries[name] = values = admit(node, field, guard, texts=name in EXTRA_TEXTS).read()
+        if name in EXTRA_TEXTS:
             require(values.ndim == 1, "a list of texts", f"shape {values.shape}", field=field)
             entries[name] = tuple(text.decode(errors="replace") for text in values.tolist())
         elif name in ("version", "action_count"):
-            is_integer = values.shape == () and values.dtype.kind in "iu"
-            require(is_integer, "a whole number", f"{values.dtype}", field=field)
+            require(values.shape == () and values.dtype.kind in "iu", "a whole number", f"{values.dtype}", field=field)
             entries[name] = int(values)
     version, hint = entries.pop("version"), "The file was written by another version of this package."
-    expected, field = f"version {extras.VERSION} of our own layout", f"{extras.GROUP}/version"
-    require(version == extras.VERSION, expected, f"version {version}", field=field, hint=hint)
+    expected, field = f"version {EXTRAS_VERSION} of our own layout", f"{EXTRAS}/version"
+    require(version == EXTRAS_VERSION, expected, f"version {version}", field=field, hint=hint)
     return entries
 
 
@@ -111,19 +106,13 @@ def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
     """The root group of a file, and a guard for the sizes of its arrays."""
     guard = SizeGuard(check_file(path, HDF5))
     # not decided by the first bytes: HDF5 allows other data before its signature
-    with library_call(HDF5):
-        recognised = h5py.is_hdf5(str(path))
-    if not recognised:
-        raise DataError(HDF5, guess_format(path))
+    require(guarded(HDF5, h5py.is_hdf5, str(path)), HDF5, guess_format(path))
     with library_call(SOUND, hint="It may be damaged or cut short."):
         file = h5py.File(str(path), "r")
     try:
-        with library_call(SOUND):
-            root = h5g.open(file.id, b"/")
-        yield root, guard
+        yield guarded(SOUND, h5g.open, file.id, b"/"), guard
     finally:
-        with library_call(SOUND):  # closing a damaged file may fail too
-            file.close()
+        guarded(SOUND, file.close)  # closing a damaged file may fail too
 
 
 def member(group: h5g.GroupID, name: str) -> h5d.DatasetID | h5g.GroupID | h5t.TypeID | None:
@@ -138,8 +127,7 @@ def member(group: h5g.GroupID, name: str) -> h5d.DatasetID | h5g.GroupID | h5t.T
 
 def member_names(group: h5g.GroupID) -> list[str]:
     """The names in a group, sorted."""
-    with library_call(SOUND):
-        names = list(group)
+    names: list[bytes] = guarded(SOUND, list, group)
     # a name that is no UTF-8 is listed with replacements and cannot be opened, which no field needs
     return sorted(name.decode(errors="replace") for name in names)
 
@@ -152,8 +140,7 @@ def members_below(group: h5g.GroupID, *, skip: tuple[str, ...] = ()) -> Iterator
     pending, visited = [(group, "")], set()
     while pending:
         parent, prefix = pending.pop()
-        with library_call(SOUND):
-            address = h5o.get_info(parent).addr
+        address = guarded(SOUND, h5o.get_info, parent).addr
         if address in visited:
             continue
         visited.add(address)
@@ -174,12 +161,9 @@ class StoredArray:
     field: str
     shape: tuple[int, ...]
     dtype: np.dtype
+    nbytes: int
     chunk_rows: int
     """rows that are compressed together; 1 if none are"""
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self, done: Callable[[int], None] = lambda count: None) -> np.ndarray:
         """The values, read block by block; `done` is called with the bytes of each block."""
@@ -196,8 +180,7 @@ class StoredArray:
         source = h5py.Dataset(self.node)
         for start in range(0, len(values), rows):
             block = np.s_[start : start + rows]
-            with library_call(SOUND, field=self.field):
-                source.read_direct(values, block, block)
+            guarded(SOUND, source.read_direct, values, block, block, field=self.field)
             done(values[block].nbytes)
         return clean_flags(values)
 
@@ -209,17 +192,16 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
         layout = properties.get_layout()
         elsewhere = layout == h5d.VIRTUAL or (layout == h5d.CONTIGUOUS and properties.get_external_count() > 0)
         chunk_rows = properties.get_chunk()[0] if layout == h5d.CHUNKED else 1
-        shape, dtype = node.shape, node.dtype
-        stored_bytes = node.get_storage_size()
+        shape, dtype, stored_bytes = node.shape, node.dtype, node.get_storage_size()
     require(not elsewhere, "values in the file itself", "values kept in other files", field=field)
     require(shape is not None, "an array", "an empty placeholder", field=field)
     readable = dtype.kind == "S" if texts else dtype.kind in "biuf" and dtype.itemsize <= 8
     if not readable:  # a data set may have a hundred thousand arrays, and a type's name takes long to format
         expected = "texts of a fixed length" if texts else "numbers"
         raise DataError(expected, f"an array of type {dtype}", field=field)
-    array = StoredArray(node, field, shape, dtype, chunk_rows)
-    guard.admit(field, array.nbytes, stored_bytes)
-    return array
+    nbytes = math.prod(shape) * dtype.itemsize
+    guard.admit(field, nbytes, stored_bytes)
+    return StoredArray(node, field, shape, dtype, nbytes, chunk_rows)
 
 
 def write_hdf5(
@@ -230,37 +212,28 @@ def write_hdf5(
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
     `bats/unknown_next`. Raises `OutputError` for a file that exists, unless `overwrite`.
     """
-    entries = extras.entries_of(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
+    entries = extras(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
     if dataset.action_count is not None:
         entries["action_count"] = dataset.action_count
-    for name in extras.TEXTS:
-        if name in entries:
-            entries[name] = [text.encode(errors="replace") for text in entries[name]]
-    fields = {
-        "observations": dataset.observations,
-        "actions": dataset.actions,
-        "rewards": dataset.rewards,
-        "next_observations": dataset.next_observations,
-        "terminals": dataset.terminations,
-        "timeouts": dataset.episode_ends & ~dataset.terminations,
-        **{f"{extras.GROUP}/{name}": np.asarray(value) for name, value in entries.items()},
-    }
+    for name in entries.keys() & EXTRA_TEXTS:
+        entries[name] = [text.encode(errors="replace") for text in entries[name]]
+    fields = {name: getattr(dataset, name) for name in ("observations", "actions", "rewards", "next_observations")}
+    fields |= {"terminals": dataset.terminations, "timeouts": dataset.episode_ends & ~dataset.terminations}
+    fields |= {f"{EXTRAS}/{name}": np.asarray(value) for name, value in entries.items()}
     write_fields(fields, Path(path), overwrite=overwrite, progress=progress)
 
 
-def write_fields(
-    fields: Mapping[str, np.ndarray], path: Path, *, overwrite: bool = False, progress: Progress = no_progress
-) -> None:
+def write_fields(fields: Arrays, path: Path, *, overwrite: bool = False, progress: Progress = no_progress) -> None:
     """Writes arrays under their names, in which a slash makes a group; the file appears whole or not at all."""
+    refuse_existing(path, overwrite=overwrite)
     rows = len(fields["rewards"])
     # built in memory first: when a disk runs full under it, the HDF5 library crashes instead of raising an error
     buffer = BytesIO()
-    with atomic_path(path, overwrite=overwrite) as temporary:
-        with h5py.File(buffer, "w") as file:
-            for count, (name, values) in enumerate(fields.items()):
-                progress(f"writing {path.name}", rows * count // len(fields), rows)
-                small = values.ndim == 0 or len(values) < MIN_COMPRESSED_ROWS
-                compression = {} if small else {"compression": "gzip", "compression_opts": 4, "shuffle": True}
-                file.create_dataset(name, data=values, **compression)
-        temporary.write_bytes(buffer.getbuffer())
+    with h5py.File(buffer, "w") as file:
+        for count, (name, values) in enumerate(fields.items()):
+            progress(f"writing {path.name}", rows * count // len(fields), rows)
+            small = values.ndim == 0 or len(values) < MIN_COMPRESSED_ROWS
+            compression = {} if small else {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+            file.create_dataset(name, data=values, **compression)
+    write_atomic(path, buffer.getbuffer(), overwrite=overwrite)
     progress(f"writing {path.name}", rows, rows)

@@ -16,14 +16,13 @@ from numpy.typing import ArrayLike
 from bats.arrays import Progress, RowFlags, no_progress
 from bats.data.dataset import Dataset, naming, require, row_numbers
 from bats.data.episodes import Note, TimeoutRule, plural
-from bats.data.formats.columns import ColumnMap
 from bats.data.formats.csv import read_csv
+from bats.data.formats.fields import KNOWN, OWN_NAMES, ColumnMap, RawLog, check_required, listed, stored_name
 from bats.data.formats.hdf5 import read_hdf5, write_hdf5
 from bats.data.formats.minari import find_minari, read_minari, write_minari
 from bats.data.formats.npz import read_npz
 from bats.data.formats.parquet import read_parquet
-from bats.data.formats.raw_log import KNOWN, OTHER_NAMES, REQUIRED, RawLog, listed, missing_field
-from bats.data.formats.untrusted import library_call
+from bats.data.formats.untrusted import guarded
 from bats.errors import DataError
 
 __all__ = ["ColumnMap", "load_dataset", "write_hdf5", "write_minari"]
@@ -31,11 +30,12 @@ __all__ = ["ColumnMap", "load_dataset", "write_hdf5", "write_minari"]
 ARRAY_READERS = {".hdf5": read_hdf5, ".h5": read_hdf5, ".npz": read_npz}
 TABLE_READERS = {".csv": read_csv, ".parquet": read_parquet}
 MINARI_PREFIX = "minari:"
+Source = str | Path | Mapping[str, ArrayLike]
 SOURCES = f"{', '.join([*ARRAY_READERS, *TABLE_READERS])}, a Minari data set's folder or minari:ID"
 
 
 def load_dataset(
-    source: str | Path | Mapping[str, ArrayLike],
+    source: Source,
     *,
     columns: ColumnMap | str | Mapping[str, str | Sequence[str]] | None = None,
     discrete: bool | None = None,
@@ -60,9 +60,7 @@ def load_dataset(
         return _to_dataset(raw, name, discrete, timeout_rule)
 
 
-def _read(
-    source: str | Path | Mapping[str, ArrayLike], name: str, columns: ColumnMap | None, progress: Progress
-) -> RawLog:
+def _read(source: Source, name: str, columns: ColumnMap | None, progress: Progress) -> RawLog:
     """Calls the reader for the source's type, prefix or suffix."""
     if name in ("", MINARI_PREFIX):
         raise DataError(SOURCES, "no name given", file=repr(name))
@@ -80,16 +78,15 @@ def _read(
         return read_minari(find_minari(name.removeprefix(MINARI_PREFIX)), progress)
     if suffix in ARRAY_READERS:
         return ARRAY_READERS[suffix](path, progress)
-    with library_call(SOURCES):
-        is_folder, exists = path.is_dir(), path.exists()
-    if is_folder:
+    if guarded(SOURCES, path.is_dir):
         return read_minari(path, progress)
-    raise DataError(SOURCES, f"a file ending in '{path.suffix}'" if exists else "no such file")
+    raise DataError(SOURCES, f"a file ending in '{path.suffix}'" if path.exists() else "no such file")
 
 
 def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: TimeoutRule) -> Dataset:
     """Checks the arrays of a reader and makes them a `Dataset`."""
-    fields = _renamed_fields(raw)
+    fields: dict[str, Any] = {field: raw.fields[name] for field in OWN_NAMES for name in stored_name(field, raw.fields)}
+    check_required((*raw.fields, *raw.unused), fields)
     notes = [*raw.notes]
     if raw.unused:
         notes.append(Note("fact", f"Fields not used: {listed(raw.unused)}."))
@@ -104,54 +101,36 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
             timeouts = None
     elif raw.exact_ends:
         ends, timeouts = timeouts, None
+    fields |= {"timeouts": timeouts, "episode_ends": ends, "timeout_rule": timeout_rule}
+    fields |= {"discrete": discrete, "action_count": None if discrete is False else raw.action_count}
+    fields |= {"observation_names": raw.observation_names, "action_names": raw.action_names}
     try:
-        dataset = Dataset.from_arrays(
-            **fields,
-            timeouts=timeouts,
-            episode_ends=ends,
-            discrete=discrete,
-            action_count=None if discrete is False else raw.action_count,
-            timeout_rule=timeout_rule,
-            observation_names=raw.observation_names,
-            action_names=raw.action_names,
-            name=name,
-            notes=tuple(notes),
-        )
+        dataset = Dataset.from_arrays(**fields, name=name, notes=tuple(notes))
     except DataError as error:
-        raise _in_terms_of_source(error, raw) from error.__cause__
+        # the error is about our own field: it has to name the source's, and the line or the columns it was read from
+        line = "" if raw.line_of is None or error.row is None else f"It is in line {raw.line_of(error.row)}."
+        hint = error.hinted(line).hinted((raw.field_hints or {}).get(error.field or "", "")).hint
+        ends_field = "episode" if ids is not None else "timeouts"
+        field = ends_field if error.field == "episode_ends" else error.field
+        raise DataError(error.expected, error.found, field=field, row=error.row, hint=hint) from error.__cause__
     if raw.unknown_next is not None:
-        dataset = _mark_unknown_next(dataset, raw.unknown_next)
+        unknown = np.isin(np.arange(len(dataset)), row_numbers("unknown_next", raw.unknown_next, len(dataset)))
+        wrong, expected = unknown & ~dataset.terminations, "a termination where the next state is unknown"
+        require(not wrong.any(), expected, "none", field="unknown_next", row=int(wrong.argmax()))
+        dataset = replace(dataset, next_known=~unknown)
     return dataset if raw.starts is None else dataset.with_starts(raw.starts, raw.start_weights)
-
-
-def _renamed_fields(raw: RawLog) -> dict[str, Any]:
-    """The fields under our own names; refuses a field that is missing or stored under two names."""
-    fields: dict[str, Any] = {}
-    for name, values in raw.fields.items():
-        field = OTHER_NAMES.get(name, name)
-        if field in fields:
-            other = next(other for other, same in OTHER_NAMES.items() if same == field)
-            raise DataError(f"one of '{field}' and '{other}'", "both")
-        fields[field] = values
-    for field in REQUIRED:
-        if field not in fields:
-            raise missing_field(field, (*raw.fields, *raw.unused))
-    return fields
 
 
 def _ends_of_ids(ids: ArrayLike, notes: list[Note]) -> RowFlags:
     """The rows after which the episode id changes, whatever kind of id it is; adds notes about the ids."""
     labels = np.asarray(ids)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    are_ids = labels.ndim == 1 and labels.dtype.kind in "biufSU"
-    found = f"{labels.dtype} of shape {labels.shape}"
+    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    are_ids, found = labels.ndim == 1 and labels.dtype.kind in "biufSU", f"{labels.dtype} of shape {labels.shape}"
     require(are_ids, "one id a row, a number or a text", found, field="episode")
     if labels.size == 0:  # an empty log is reported later, as too few observations
         return np.zeros(0, dtype=bool)
-    if labels.dtype.kind == "f" and np.isnan(labels).any():
-        row = int(np.flatnonzero(np.isnan(labels))[0])
-        raise DataError("an id in every row", "nan", field="episode", row=row)
+    missing = labels != labels  # NaN is the only id that differs from itself
+    require(not missing.any(), "an id in every row", "nan", field="episode", row=int(missing.argmax()))
     ends = np.append(labels[1:] != labels[:-1], True)
     runs, episodes = int(np.count_nonzero(ends)), len(np.unique(labels[ends]))
     notes.append(Note("fact", f"{plural(episodes, 'episode id')}: an episode ends where the id changes."))
@@ -159,26 +138,3 @@ def _ends_of_ids(ids: ArrayLike, notes: list[Note]) -> RowFlags:
         text = f"{plural(runs - episodes, 'time')} an episode id comes back after another one; are the rows in order?"
         notes.append(Note("problem", text))
     return ends
-
-
-def _in_terms_of_source(error: DataError, raw: RawLog) -> DataError:
-    """The same error with the field's name in the source, and hints about the line and the columns."""
-    field, hints = error.field, [error.hint]
-    if field == "episode_ends":
-        field = "episode" if "episode" in raw.fields else "timeouts"
-    if raw.line_of is not None and error.row is not None:
-        hints.append(f"It is in line {raw.line_of(error.row)}.")
-    hints.append(raw.field_hints.get(error.field or "", ""))
-    hint = " ".join(text for text in hints if text)
-    return DataError(error.expected, error.found, file=error.file, field=field, row=error.row, hint=hint)
-
-
-def _mark_unknown_next(dataset: Dataset, rows: np.ndarray) -> Dataset:
-    """Marks rows whose next state is a placeholder; only a termination may have one."""
-    known = np.ones(len(dataset), dtype=bool)
-    known[row_numbers("unknown_next", rows, len(dataset))] = False
-    wrong = np.flatnonzero(~known & ~dataset.terminations)
-    if wrong.size:
-        expected = "a termination where the next state is unknown"
-        raise DataError(expected, "none", field="unknown_next", row=int(wrong[0]))
-    return replace(dataset, next_known=known)

@@ -18,32 +18,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from h5py import h5d, h5g
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Arrays, Progress, no_progress
 from bats.data.dataset import Dataset, naming, require
 from bats.data.episodes import Note, plural
-from bats.data.formats import extras, hdf5
-from bats.data.formats.raw_log import RawLog, closest, listed, numbered_names
-from bats.data.formats.untrusted import SizeGuard, check_file, library_call, one_line
+from bats.data.formats import hdf5
+from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, RawLog, closest, extras, listed, number_names
+from bats.data.formats.untrusted import SizeGuard, check_file, guarded, library_call, one_line
 from bats.errors import BatsError, DataError, OutputError
 
-if TYPE_CHECKING:
-    import gymnasium
-    from minari.data_collector import EpisodeBuffer
-
-DATA_FILE = "main_data.hdf5"
-METADATA_FILE = "metadata.json"
+DATA_FILE, METADATA_FILE = "main_data.hdf5", "metadata.json"
 SINGLE_FIELDS = ("rewards", "terminations", "truncations")
 FIELDS = (*SINGLE_FIELDS, "actions", "observations")
 """rewards come first, because they decide the number of rows"""
 MAX_METADATA_BYTES = 2**26
-MAX_ID_DEPTH = 6
-"""levels of folders that are searched for data sets, for hints"""
-MAX_IDS = 1000
+MAX_ID_DEPTH, MAX_IDS = 6, 1000
+"""levels of folders that are searched for data sets, and data sets that are found, for hints"""
 
 ID_FORM = r"(?:[-_\w]{2,}/|[-_\w]+(?:/[-_\w]+)+/)?[-_\w]+-v[0-9]{1,9}"
 """Minari's own rule, with a version; Minari cannot parse a namespace of a single letter"""
@@ -52,10 +46,8 @@ PIP_NAMES = {"PIL": "pillow"}
 EPISODE_BYTES = 40_000
 """upper bound on what Minari's file takes per episode beside the numbers; 22,000 were measured"""
 
-Part = tuple[str, np.ndarray]
-"""one array of a field and its name inside the field, empty if the field is a plain array"""
 Layout = list[tuple[str, int]]
-"""name and width of each part of a field"""
+"""name and width of each part of a field; a field that is a plain array is one part without a name"""
 
 
 def minari_root() -> Path:
@@ -86,17 +78,20 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
     with library_call(expected):
         folders = [path for path in candidates if (path / DATA_FILE).exists() or (path / METADATA_FILE).exists()]
         exists = folder.exists()
-    if not folders:
-        raise DataError(expected, "a folder without them" if exists else "no such folder")
+    require(folders, expected, "a folder without them" if exists else "no such folder")
     data = folders[0]
     with naming(data / METADATA_FILE):
-        metadata = _read_metadata(data / METADATA_FILE)
+        size = check_file(data / METADATA_FILE, "Minari's metadata")
+        # parsed JSON takes many times the memory of its text
+        require(size <= MAX_METADATA_BYTES, f"metadata of at most {MAX_METADATA_BYTES:,} bytes", f"{size:,}")
+        with library_call("metadata in JSON"):
+            metadata = json.loads((data / METADATA_FILE).read_bytes())
+        require(isinstance(metadata, dict), "a JSON object", f"a {type(metadata).__name__}")
         entries = _read_extras(metadata)
         action_count, first_action = _discrete_actions(metadata)
-    storage = metadata.get("data_format", "hdf5")
-    if storage != "hdf5":
-        hint = "Write it again with data_format='hdf5'."
-        raise DataError("data stored as hdf5", f"{storage!r}", file=str(data), field="data_format", hint=hint)
+    storage, hint = metadata.get("data_format", "hdf5"), "Write it again with data_format='hdf5'."
+    with naming(data):
+        require(storage == "hdf5", "data stored as hdf5", f"{storage!r}", field="data_format", hint=hint)
     with naming(data / DATA_FILE):
         log = _read_episodes(data / DATA_FILE, progress, f"reading {folder.name}")
     if first_action:
@@ -105,35 +100,23 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
         actions = np.asarray(log.fields["actions"]) - np.int64(first_action)
         log = replace(log, fields={**log.fields, "actions": actions}, notes=(*log.notes, Note("decision", text)))
     log = replace(log, action_count=action_count)
-    return log if entries is None else extras.complete(log, entries)
-
-
-def _read_metadata(path: Path) -> dict[str, Any]:
-    size = check_file(path, "Minari's metadata")
-    if size > MAX_METADATA_BYTES:  # parsed JSON takes many times the memory of its text
-        raise DataError(f"metadata of at most {MAX_METADATA_BYTES:,} bytes", f"{size:,}")
-    with library_call("metadata in JSON"):
-        metadata = json.loads(path.read_bytes())
-    if not isinstance(metadata, dict):
-        raise DataError("a JSON object", f"a {type(metadata).__name__}")
-    return metadata
+    return log if entries is None else log.with_extras(entries)
 
 
 def _read_extras(metadata: dict[str, Any]) -> dict[str, Any] | None:
     """The entries that `write_minari` adds; None if the data set was not written by it."""
-    stored = metadata.get(extras.GROUP)
-    if not isinstance(stored, dict) or stored.get("version") != extras.VERSION:
+    stored = metadata.get(EXTRAS)
+    if not isinstance(stored, dict) or stored.get("version") != EXTRAS_VERSION:
         return None
     rows = stored.get("unknown_next")
     # `type` and not `isinstance`: true and false are integers in Python
-    if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**62 for row in rows):
-        raise DataError("row numbers", "something else", field=f"{extras.GROUP}/unknown_next")
+    are_rows = isinstance(rows, list) and all(type(row) is int and 0 <= row < 2**62 for row in rows)
+    require(are_rows, "row numbers", "something else", field=f"{EXTRAS}/unknown_next")
     entries: dict[str, Any] = {"unknown_next": np.array(rows, dtype=np.int64)}
-    for name in extras.TEXTS:
-        texts = stored.get(name)
-        if texts is not None:
+    for name in EXTRA_TEXTS:
+        if (texts := stored.get(name)) is not None:
             are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-            require(are_texts, "a list of texts", "something else", field=f"{extras.GROUP}/{name}")
+            require(are_texts, "a list of texts", "something else", field=f"{EXTRAS}/{name}")
             entries[name] = tuple(texts)
     return entries
 
@@ -141,15 +124,12 @@ def _read_extras(metadata: dict[str, Any]) -> dict[str, Any] | None:
 def _discrete_actions(metadata: dict[str, Any]) -> tuple[int | None, int]:
     """The number of discrete actions and the number of the first; None for any other action space."""
     text = metadata.get("action_space")
-    if text is None:
-        return None, 0
-    with library_call("a space in JSON", field="action_space"):
-        space = json.loads(text)
+    space = None if text is None else guarded("a space in JSON", json.loads, text, field="action_space")
     if not isinstance(space, dict) or space.get("type") != "Discrete":
         return None, 0
     count, first = space.get("n"), space.get("start", 0)
-    if not isinstance(count, int) or not isinstance(first, int) or not 0 < count < 2**31 or abs(first) >= 2**31:
-        raise DataError("a number of actions", f"{count!r} from {first!r}", field="action_space")
+    valid = isinstance(count, int) and isinstance(first, int) and 0 < count < 2**31 and abs(first) < 2**31
+    require(valid, "a number of actions", f"{count!r} from {first!r}", field="action_space")
     return count, first
 
 
@@ -161,22 +141,18 @@ def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
     with hdf5.open_hdf5(path) as (root, guard):
         names = hdf5.member_names(root)
         episodes = sorted((name for name in names if re.fullmatch("episode_[0-9]{1,15}", name)), key=_number)
-        if not episodes:
-            raise DataError("groups 'episode_0', 'episode_1', …", f"only {listed(names)}")
+        require(episodes, "groups 'episode_0', 'episode_1', …", f"only {listed(names)}")
         unused = set(names) - set(episodes)
         for count, episode in enumerate(episodes, 1):
             group = hdf5.member(root, episode)
             require(isinstance(group, h5g.GroupID), "a group", "something else", field=episode)
-            parts = _read_episode(group, episode, guard)
-            length = len(parts["rewards"][0][1])
-            # an empty episode has no rows, and the types of its arrays may be arbitrary
-            if length == 0:
+            if not (values := _read_episode(group, episode, guard, layouts)):
                 continue
             if not rows:
                 unused |= {name for name, _ in islice(hdf5.members_below(group, skip=FIELDS), hdf5.MAX_NAMES)}
             for name in FIELDS:
-                arrays[name].append(_joined_parts(name, parts[name], layouts, episode))
-            rows += length
+                arrays[name].append(values[name])
+            rows += len(values["rewards"])
             last_rows.append(rows - 1)
             progress(stage, rows, rows * len(episodes) // count)
     require(rows, "at least 2 rows", "0", field="observations")
@@ -186,8 +162,7 @@ def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
     fields["next_observations"] = np.concatenate([values[1:] for values in states])
     del states  # frees the largest arrays before the others are copied
     for name in [*arrays]:
-        with library_call("episodes of one kind", field=name):
-            fields[name] = np.concatenate(arrays.pop(name))
+        fields[name] = guarded("episodes of one kind", np.concatenate, arrays.pop(name), field=name)
     notes = []
     for name, layout in layouts.items():
         if len(layout) > 1:
@@ -199,18 +174,18 @@ def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
         fields["truncations"] = np.where(unflagged, True, fields["truncations"])
         text = f"{plural(int(np.count_nonzero(unflagged)), 'episode')} without a flag at the end: taken as a timeout."
         notes.append(Note("decision", text))
-    return RawLog(
-        fields,
-        unused=tuple(sorted(unused)),
-        notes=tuple(notes),
-        observation_names=_number_names(layouts["observations"]),
-        action_names=_number_names(layouts["actions"]),
-    )
+    # a plain array has no names
+    named = {name: number_names(layout) for name, layout in layouts.items() if layout[0][0]}
+    of_states, of_actions = named.get("observations"), named.get("actions")
+    return RawLog(fields, tuple(sorted(unused)), tuple(notes), observation_names=of_states, action_names=of_actions)
 
 
-def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard) -> dict[str, list[Part]]:
-    """The arrays of every field, in the sorted order of their names if it is a group; their lengths are checked."""
-    parts: dict[str, list[Part]] = {name: [] for name in FIELDS}
+def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard, layouts: dict[str, Layout]) -> Arrays:
+    """The fields of an episode, checked; the parts of a field that is a group are side by side. Nothing if it is empty.
+
+    `layouts` has the layout of every field in earlier episodes; another one is refused.
+    """
+    fields: Arrays = {}
     length = 0
     for name in FIELDS:
         node = hdf5.member(group, name)
@@ -218,6 +193,7 @@ def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard) -> dict[st
             raise DataError(f"a field '{name}'", f"only {listed(hdf5.member_names(group))}", field=episode)
         nodes = sorted(hdf5.members_below(node), key=_part_order) if isinstance(node, h5g.GroupID) else [("", node)]
         require(nodes, "an array", "an empty group", field=f"{episode}/{name}")
+        arrays: list[np.ndarray] = []
         for part, array in nodes:
             field = f"{episode}/{name}/{part}".removesuffix("/")
             require(isinstance(array, h5d.DatasetID), "an array", "a link to somewhere else", field=field)
@@ -228,26 +204,20 @@ def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard) -> dict[st
             require(len(values) == rows, f"{rows} rows for {length} rewards", f"{len(values)}", field=field)
             fits = name not in SINGLE_FIELDS or (len(nodes) == 1 and values.size == length)
             require(fits, "one number a row", f"shape {values.shape}", field=field)
-            parts[name].append((part, values))
-    return parts
-
-
-def _joined_parts(name: str, parts: list[Part], layouts: dict[str, Layout], episode: str) -> np.ndarray:
-    """The parts of a field side by side; refuses a layout that differs from that of earlier episodes."""
-    flat = [values.reshape(len(values), -1) for _, values in parts]
-    layout = [(part, values.shape[1]) for (part, _), values in zip(parts, flat, strict=True)]
-    first = layouts.setdefault(name, layout)
-    if layout != first:
-        expected = f"{_layout_text(name, first)}, as in the episodes before"
-        raise DataError(expected, _layout_text(name, layout), field=f"{episode}/{name}")
-    # the rank of actions decides whether they are discrete, so it is kept
-    if name in SINGLE_FIELDS or (name == "actions" and len(parts) == 1 and parts[0][1].ndim == 1):
-        return flat[0][:, 0]
-    return flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
-
-
-def _number_names(layout: Layout) -> tuple[str, ...] | None:
-    return numbered_names(layout) if all(part for part, _ in layout) else None
+            arrays.append(values)
+        # an empty episode has no rows, and the types of its arrays may be arbitrary
+        if length == 0:
+            continue
+        tables = [values.reshape(len(values), -1) for values in arrays]
+        layout = [(part, table.shape[1]) for (part, _), table in zip(nodes, tables, strict=True)]
+        first = layouts.setdefault(name, layout)
+        expected, found = f"{_layout_text(name, first)}, as in the episodes before", _layout_text(name, layout)
+        require(layout == first, expected, found, field=f"{episode}/{name}")
+        # the rank of actions decides whether they are discrete, so it is kept
+        single = name in SINGLE_FIELDS or (name == "actions" and len(arrays) == 1 and arrays[0].ndim == 1)
+        joined = tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
+        fields[name] = joined[:, 0] if single else joined
+    return fields
 
 
 def _layout_text(name: str, layout: Layout) -> str:
@@ -265,13 +235,7 @@ def _part_order(item: tuple[str, object]) -> list[tuple[int, str]]:
 
 
 def write_minari(
-    dataset: Dataset,
-    dataset_id: str,
-    *,
-    description: str = "",
-    author: str = "",
-    algorithm_name: str = "",
-    progress: Progress = no_progress,
+    dataset: Dataset, dataset_id: str, *, description: str = "", author: str = "", progress: Progress = no_progress
 ) -> Path:
     """Writes a log to the folder from which `minari.load_dataset(dataset_id)` reads; returns that folder.
 
@@ -279,33 +243,32 @@ def write_minari(
     at terminations), the last state is repeated and the row is listed in the metadata. Start states other than the
     first rows of episodes are not kept. An existing data set is never overwritten, and a failure leaves nothing.
     """
-    try:
-        import minari
-        from minari.dataset.minari_storage import MinariStorage
-        from minari.namespace import create_namespace, list_local_namespaces
-    except ImportError as error:
-        raise _missing_package(error) from error
     if not re.fullmatch(ID_FORM, dataset_id):
         raise OutputError(f"'{dataset_id}' is no Minari name; it must look like 'group/name-v0'.")
     target = minari_root() / dataset_id
     if target.exists():
         raise OutputError(f"{target} exists already; choose another name or version.")
-    entries = extras.entries_of(dataset)
-    entries["unknown_next"] = entries["unknown_next"].tolist()
-    metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, extras.GROUP: entries}
-    optional = {"description": description, "author": {author} if author else "", "algorithm_name": algorithm_name}
-    metadata |= {name: text for name, text in optional.items() if text}
     # built under a hidden name, which Minari does not list, and renamed when it is complete
     hidden = minari_root() / f".{secrets.token_hex(8)}"
     try:
+        import minari
+        from minari.dataset.minari_storage import MinariStorage
+        from minari.namespace import create_namespace, list_local_namespaces
+
+        entries = extras(dataset)
+        entries["unknown_next"] = entries["unknown_next"].tolist()
+        metadata = {"dataset_id": dataset_id, "minari_version": minari.__version__, EXTRAS: entries}
+        optional = {"description": description, "author": {author} if author else ""}
+        metadata |= {name: text for name, text in optional.items() if text}
         hidden.mkdir(parents=True)
-        _check_space(dataset, target)
-        storage = MinariStorage.new(
-            hidden / "data",
-            observation_space=_space(dataset.observations, None),
-            action_space=_space(dataset.actions, dataset.action_count),
-            data_format="hdf5",
-        )
+        # refused before it is begun: running out of space crashes the library that Minari writes with
+        arrays = (dataset.observations, dataset.actions, dataset.rewards, dataset.terminations, dataset.episode_ends)
+        needed = 2 * sum(values.nbytes for values in arrays) + EPISODE_BYTES * dataset.episode_count
+        free = shutil.disk_usage(hidden).free
+        if free < needed:
+            raise OutputError(f"{target} may need {needed:,} bytes; its disk has {free:,} left.")
+        states, actions = _space(dataset.observations, None), _space(dataset.actions, dataset.action_count)
+        storage = MinariStorage.new(hidden / "data", observation_space=states, action_space=actions, data_format="hdf5")
         storage.update_metadata(metadata)
         storage.update_episodes(_episode_buffers(dataset, progress, f"writing {dataset_id}"))
         # a name with slashes lies in a namespace, which Minari marks with a file of its own
@@ -314,7 +277,10 @@ def write_minari(
             create_namespace(namespace)
         hidden.rename(target)
     except ImportError as error:  # Minari imports what its storage needs only when one is made
-        raise _missing_package(error) from error
+        module = (error.name or "minari").split(".")[0]
+        extra = "" if module == "minari" else f" {PIP_NAMES.get(module, module)}"
+        needs = f"Writing Minari data sets needs {module} ({one_line(error)})"
+        raise BatsError(f"{needs}: pip install 'bats-rl[minari]'{extra}") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise OutputError(f"{target} could not be written: {one_line(error)}.") from error
     finally:
@@ -322,31 +288,15 @@ def write_minari(
     return target
 
 
-def _space(rows: np.ndarray, count: int | None) -> gymnasium.Space[Any]:
-    """The space of discrete actions, or one without bounds: a log does not say which values are possible."""
+def _space(rows: np.ndarray, count: int | None) -> Any:
+    """Gymnasium's space of discrete actions, or one without bounds: a log does not say which values are possible."""
     from gymnasium.spaces import Box, Discrete
 
     return Box(-np.inf, np.inf, rows.shape[1:], rows.dtype.type) if count is None else Discrete(count)
 
 
-def _missing_package(error: ImportError) -> BatsError:
-    """The error that a package is not installed, with the name under which pip knows it."""
-    module = (error.name or "minari").split(".")[0]
-    extra = "" if module == "minari" else f" {PIP_NAMES.get(module, module)}"
-    needs = f"Writing Minari data sets needs {module} ({one_line(error)})"
-    return BatsError(f"{needs}: pip install 'bats-rl[minari]'{extra}")
-
-
-def _check_space(dataset: Dataset, target: Path) -> None:
-    """Refuses a disk that is too full: running out of space crashes the library that Minari writes with."""
-    arrays = (dataset.observations, dataset.actions, dataset.rewards, dataset.terminations, dataset.episode_ends)
-    needed = 2 * sum(values.nbytes for values in arrays) + EPISODE_BYTES * dataset.episode_count
-    free = shutil.disk_usage(minari_root()).free
-    if free < needed:
-        raise OutputError(f"{target} may need {needed:,} bytes; its disk has {free:,} left.")
-
-
-def _episode_buffers(dataset: Dataset, progress: Progress, stage: str) -> Iterator[EpisodeBuffer]:
+def _episode_buffers(dataset: Dataset, progress: Progress, stage: str) -> Iterator[Any]:
+    """Minari's `EpisodeBuffer` of each episode."""
     from minari.data_collector import EpisodeBuffer
 
     actions = dataset.actions if dataset.action_count is None else dataset.actions.astype(np.int64)
@@ -354,19 +304,15 @@ def _episode_buffers(dataset: Dataset, progress: Progress, stage: str) -> Iterat
     ends[-1] = True
     # T + 1 states can only express consecutive transitions; a row that does not continue starts a new episode
     ends[:-1] |= np.any(dataset.next_observations[:-1] != dataset.observations[1:], axis=1)
-    truncations = ends & ~dataset.terminations
+    arrays = {"actions": actions, "rewards": dataset.rewards, "terminations": dataset.terminations}
+    arrays["truncations"] = ends & ~dataset.terminations
     first = 0
     for number, last in enumerate(np.flatnonzero(ends).tolist()):
         rows = slice(first, last + 1)
         progress(stage, first, len(dataset))
-        yield EpisodeBuffer(
-            id=number,
-            observations=np.concatenate([dataset.observations[rows], dataset.next_observations[last : last + 1]]),
-            actions=actions[rows],
-            rewards=dataset.rewards[rows],
-            terminations=dataset.terminations[rows],
-            truncations=truncations[rows],
-            infos={},  # without it, Minari cannot print the episode
-        )
+        states = np.concatenate([dataset.observations[rows], dataset.next_observations[last : last + 1]])
+        values = {name: array[rows] for name, array in arrays.items()}
+        # without `infos`, Minari cannot print the episode
+        yield EpisodeBuffer(id=number, observations=states, infos={}, **values)
         first = last + 1
     progress(stage, len(dataset), len(dataset))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bats.arrays import Progress
+from bats.arrays import Arrays, Progress
 from bats.data.dataset import require
-from bats.data.formats.columns import ColumnMap
-from bats.data.formats.raw_log import RawLog, numbered_names
-from bats.data.formats.untrusted import check_file, check_fits, guess_format, library_call
+from bats.data.formats.fields import ColumnMap, RawLog
+from bats.data.formats.untrusted import check_file, check_fits, guarded, guess_format, library_call
 from bats.errors import BatsError, DataError
 
 if TYPE_CHECKING:
-    import pyarrow
-    import pyarrow.parquet
+    from pyarrow import Array
+    from pyarrow.parquet import ParquetFile
 
 BATCH_ROWS = 65_536
 PARQUET, SOUND = "a Parquet file", "a sound Parquet file"
@@ -30,54 +30,26 @@ def read_parquet(path: Path, columns: ColumnMap | None, progress: Progress) -> R
     except ImportError as error:
         raise BatsError("Reading Parquet needs pyarrow: pip install 'bats-rl[parquet]'.") from error
     check_file(path, PARQUET)
-    if guess_format(path) != PARQUET:
-        raise DataError(PARQUET, guess_format(path))
+    require(guess_format(path) == PARQUET, PARQUET, guess_format(path))
     with library_call(SOUND, hint="It may be damaged or cut short."):
         file = pyarrow.parquet.ParquetFile(path)
+        header, rows = list(file.schema_arrow.names), int(file.metadata.num_rows)
     with file:
-        with library_call(SOUND):
-            header, rows = list(file.schema_arrow.names), int(file.metadata.num_rows)
-        columns = ColumnMap.recognise(header) if columns is None else columns
-        columns.check_against(header)
-        fields = _read_fields(_batches(file, columns), columns, rows, progress, stage=f"reading {path.name}")
-    return RawLog(
-        fields,
-        unused=tuple(name for name in header if name not in columns.used()),
-        observation_names=_number_names(columns.observations, fields["observations"]),
-        action_names=_number_names(columns.actions, fields["actions"]),
-        field_hints=columns.hints(),
-    )
+        columns = (columns or ColumnMap.recognise(header)).checked(header)
+        fields = _read_fields(file, columns, rows, partial(progress, f"reading {path.name}"))
+    return columns.raw_log(header, fields)
 
 
-def _number_names(columns: tuple[str, ...], values: np.ndarray) -> tuple[str, ...]:
-    """The columns' names; for a single column of lists, one name per entry of a list."""
-    return columns if values.ndim == 1 or len(columns) > 1 else numbered_names([(columns[0], values.shape[1])])
-
-
-def _batches(file: pyarrow.parquet.ParquetFile, columns: ColumnMap) -> Iterator[pyarrow.RecordBatch]:
-    with library_call(SOUND):
-        batches = file.iter_batches(batch_size=BATCH_ROWS, columns=columns.used(), use_threads=False)
-    while True:
-        with library_call(SOUND):
-            batch = next(batches, None)
-            if batch is not None:
-                # offsets of a damaged batch may point outside of it, which reading its values would not notice
-                batch.validate(full=True)
-        if batch is None:
-            return
-        yield batch
-
-
-def _read_fields(
-    batches: Iterator[pyarrow.RecordBatch], columns: ColumnMap, rows: int, progress: Progress, stage: str
-) -> dict[str, np.ndarray]:
+def _read_fields(file: ParquetFile, columns: ColumnMap, rows: int, done: Callable[[int, int], None]) -> Arrays:
     """One array per field, allocated when the first batch has shown its width and type."""
-    fields: dict[str, np.ndarray] = {}
+    fields: Arrays = {}
     codes: dict[object, int] = {}
     filled = 0
-    for batch in batches:
-        if filled + batch.num_rows > rows:
-            raise DataError(f"{rows:,} rows, as its footer says", "more")
+    batches = guarded(SOUND, file.iter_batches, batch_size=BATCH_ROWS, columns=columns.used(), use_threads=False)
+    while (batch := guarded(SOUND, next, batches, None)) is not None:
+        # offsets of a damaged batch may point outside of it, which reading its values would not notice
+        guarded(SOUND, batch.validate, full=True)
+        require(filled + batch.num_rows <= rows, f"{rows:,} rows, as its footer says", "more")
         for field, names in columns.by_field():
             if field == "episode":
                 values = _episode_codes(batch.column(names[0]), names[0], filled, codes)
@@ -88,20 +60,17 @@ def _read_fields(
                 values = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
             if field not in fields:
                 check_fits(field, rows * values[:1].nbytes)
-                with library_call(SOUND, field=field):
-                    fields[field] = np.empty((rows, *values.shape[1:]), values.dtype)
-            if values.shape[1:] != fields[field].shape[1:]:
-                expected = f"vectors of {fields[field].shape[1:]}"
-                raise DataError(expected, f"{values.shape[1:]}", field=field, row=filled)
+                fields[field] = guarded(SOUND, np.empty, (rows, *values.shape[1:]), values.dtype, field=field)
+            shape, expected = values.shape[1:], fields[field].shape[1:]
+            require(shape == expected, f"vectors of {expected}", f"{shape}", field=field, row=filled)
             fields[field][filled : filled + len(values)] = values
         filled += batch.num_rows
-        progress(stage, filled, rows)
-    if filled != rows or not fields:
-        raise DataError(f"{rows:,} rows, as its footer says, at least one", f"{filled:,}")
+        done(filled, rows)
+    require(filled == rows and fields, f"{rows:,} rows, as its footer says, at least one", f"{filled:,}")
     return fields
 
 
-def _numbers(column: pyarrow.Array, name: str, first_row: int) -> np.ndarray:
+def _numbers(column: Array, name: str, first_row: int) -> np.ndarray:
     """One column as numbers: of rank 1, or of rank 2 if it holds lists."""
     from pyarrow import types
 
@@ -116,7 +85,7 @@ def _numbers(column: pyarrow.Array, name: str, first_row: int) -> np.ndarray:
         with library_call(SOUND, field=name):
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             values = column.flatten()
-        wrong = np.flatnonzero(lengths != lengths[0]) if len(lengths) else lengths
+        wrong = np.flatnonzero(lengths != lengths[:1])
         if wrong.size:
             row = first_row + int(wrong[0])
             raise DataError(f"lists of {lengths[0]} numbers", f"one of {lengths[wrong[0]]}", field=name, row=row)
@@ -124,13 +93,12 @@ def _numbers(column: pyarrow.Array, name: str, first_row: int) -> np.ndarray:
     kind = values.type
     are_numbers = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
     require(are_numbers, "numbers", f"a column of type {kind}", field=name)
-    with library_call(SOUND, field=name):
-        numbers = np.asarray(values.to_numpy(zero_copy_only=False))
+    numbers = np.asarray(guarded(SOUND, values.to_numpy, zero_copy_only=False, field=name))
     # an empty batch or empty lists leave nothing to infer a width from
     return numbers.reshape(len(column), -1 if len(numbers) else 0) if is_list else numbers
 
 
-def _refuse_nulls(values: pyarrow.Array, name: str, first_row: int, width: int = 1) -> None:
+def _refuse_nulls(values: Array, name: str, first_row: int, width: int = 1) -> None:
     """Refuses missing values, of which each row holds `width`."""
     if values.null_count:
         with library_call(SOUND, field=name):
@@ -139,7 +107,7 @@ def _refuse_nulls(values: pyarrow.Array, name: str, first_row: int, width: int =
         raise DataError("a value in every cell", "an empty one", field=name, row=row)
 
 
-def _episode_codes(column: pyarrow.Array, name: str, first_row: int, codes: dict[object, int]) -> np.ndarray:
+def _episode_codes(column: Array, name: str, first_row: int, codes: dict[object, int]) -> np.ndarray:
     """Episode ids of any type as numbers; `codes` makes them the same in every batch."""
     _refuse_nulls(column, name, first_row)
     with library_call(SOUND, field=name):
@@ -148,5 +116,4 @@ def _episode_codes(column: pyarrow.Array, name: str, first_row: int, codes: dict
         indices = encoded.indices.to_numpy(zero_copy_only=False)
     are_ids = all(isinstance(label, (str, bytes, int, float)) for label in labels)
     require(are_ids, "ids that are numbers or texts", f"a column of type {column.type}", field=name)
-    numbers = np.array([codes.setdefault(label, len(codes)) for label in labels], dtype=np.int64)
-    return numbers[indices]
+    return np.array([codes.setdefault(label, len(codes)) for label in labels], dtype=np.int64)[indices]

@@ -8,13 +8,13 @@
   const AROUND = 130; // pixels of a plot's height that are not its area
   const NARROW = 500; // pixels below which labels are smaller
 
-  function axis(given) {
+  function axis(settings) {
     return {
       gridcolor: colour("--line"),
       zerolinecolor: colour("--line"),
       linecolor: colour("--line"),
       automargin: true,
-      ...given,
+      ...settings,
     };
   }
 

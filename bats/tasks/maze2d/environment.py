@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,12 +10,18 @@ from jaxtyping import Float, Float64, UInt8
 from numpy.typing import ArrayLike
 
 from bats.errors import BatsError, SettingError
+from bats.tasks.common import Info
 from bats.tasks.maze2d.maps import GOAL_RADIUS, find_maze, start_state
-from bats.tasks.maze2d.physics import MazePhysics, State
-from bats.tasks.maze2d.picture import draw
+from bats.tasks.maze2d.physics import BALL_RADIUS, MazePhysics, State
 
 MAX_SPEED = 6.0
 """bound of the observation space: 5.2263 is the maximum in free flight, and a wall can add a little"""
+
+PIXELS = 40
+"""side of a cell in an image"""
+CELL_START = 0.7
+"""distance of a cell's lower edge from its point (i, j)"""
+_FLOOR, _WALL, _GOAL, _BALL = (245, 245, 240), (70, 75, 85), (190, 225, 190), (200, 70, 50)
 
 
 class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]]):
@@ -28,7 +33,7 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
     exp(-distance) (`dense`). Nothing terminates; registration adds the time limit.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 100}  # noqa: RUF012 (as in the base class)
+    metadata: Info = {"render_modes": ["rgb_array"], "render_fps": 100}  # noqa: RUF012 (as in the base class)
 
     def __init__(self, maze: str = "umaze", *, reward: str = "sparse", render_mode: str | None = None) -> None:
         if reward not in ("sparse", "dense"):
@@ -45,9 +50,7 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), dtype=np.float32)
         self._state: State | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float64[np.ndarray, "4"], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Float64[np.ndarray, "4"], Info]:
         """Starts in `options["state"]`, or at random near the start point of a random cell."""
         super().reset(seed=seed)
         # a misspelt option would otherwise go unnoticed and the episode start in a random cell
@@ -64,7 +67,7 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
         self._state = (float(state[0]), float(state[1]), float(state[2]), float(state[3]))
         return np.array(self._state), {}
 
-    def step(self, action: ArrayLike) -> tuple[Float64[np.ndarray, "4"], float, bool, bool, dict[str, Any]]:
+    def step(self, action: ArrayLike) -> tuple[Float64[np.ndarray, "4"], float, bool, bool, Info]:
         """One hundredth of a second."""
         if self._state is None:
             raise BatsError("`reset` must be called before `step`.")
@@ -81,7 +84,19 @@ class Maze2dEnv(gymnasium.Env[Float64[np.ndarray, "4"], Float[np.ndarray, "2"]])
         return np.array(self._state), reward, False, False, {"at_goal": distance <= GOAL_RADIUS}
 
     def render(self) -> UInt8[np.ndarray, "H W 3"] | None:
-        """The maze from above as an image, if `render_mode` is `rgb_array`."""
+        """An image from above if `render_mode` is `rgb_array`: the walls, the goal's disc between them, and the ball.
+
+        Rows of the map run downwards, columns to the right.
+        """
         if self.render_mode is None or self._state is None:
             return None
-        return draw(self.maze, np.array(self._state))
+        rows, columns = self.maze.shape
+        image = np.empty((rows * PIXELS, columns * PIXELS, 3), dtype=np.uint8)
+        image[:] = _FLOOR
+        # the position of the centre of each pixel
+        x, y = (np.mgrid[: rows * PIXELS, : columns * PIXELS] + 0.5) / PIXELS - CELL_START
+        image[(x - self.maze.goal[0]) ** 2 + (y - self.maze.goal[1]) ** 2 <= GOAL_RADIUS**2] = _GOAL
+        for i, j in self.maze.walls:
+            image[i * PIXELS : (i + 1) * PIXELS, j * PIXELS : (j + 1) * PIXELS] = _WALL
+        image[(x - self._state[0]) ** 2 + (y - self._state[1]) ** 2 <= BALL_RADIUS**2] = _BALL
+        return image

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Arrays, Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.formats.hdf5 import write_fields
 from bats.tasks.common import check_rows, generator
@@ -51,15 +51,11 @@ class MazeLog:
 
     def dataset(self) -> Dataset:
         """The log with the true state, next state and reward in every row."""
-        return Dataset.from_arrays(
-            self.states[:-1],
-            self.actions,
-            self.maze.at_goal(self.states[1:]).astype(np.float32),
-            next_observations=self.states[1:],
-            name=self.maze.task,
-        )
+        states, next_states = self.states[:-1], self.states[1:]
+        rewards = self.maze.at_goal(next_states).astype(np.float32)
+        return Dataset.from_arrays(states, self.actions, rewards, next_observations=next_states, name=self.maze.task)
 
-    def published(self) -> dict[str, np.ndarray]:
+    def published(self) -> Arrays:
         """The arrays of D4RL's files under their keys, slips included."""
         observations = self.states[self.observed]
         return {
@@ -74,7 +70,7 @@ class MazeLog:
         }
 
 
-def write_published(arrays: dict[str, np.ndarray], path: Path | str, *, overwrite: bool = False) -> None:
+def write_published(arrays: Arrays, path: Path | str, *, overwrite: bool = False) -> None:
     """Writes the arrays of `MazeLog.published` as HDF5. Raises `OutputError` if the file exists already."""
     write_fields(arrays, Path(path), overwrite=overwrite)
 
@@ -86,8 +82,7 @@ def collect_maze(
 
     `noise` is the std of what is added to the controller's actions; D4RL's files have 0.5.
     """
-    rows = maze.log_rows if rows is None else rows
-    check_rows(rows)
+    rows = check_rows(rows, maze.log_rows)
     start_rng, target_rng, waypoint_rng, noise_rng = generator(seed).spawn(4)
     physics = MazePhysics(maze)
     controller = WaypointController(maze, waypoint_rng)

@@ -14,8 +14,10 @@ loses most of its return to stale waypoints, so good policies score far above 10
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -38,7 +40,7 @@ class Maze:
 
     name: str
     drawing: str
-    """the rows of the map, separated by spaces: `#` wall, `O` free, `G` free and the goal"""
+    """the rows of the map, one below the other: `#` wall, `O` free, `G` free and the goal"""
     episode_steps: int
     random_return: float
     """mean return that scores 0"""
@@ -93,30 +95,8 @@ class Maze:
         return np.asarray(100 * gain / (self.reference_return - self.random_return))
 
 
-_UMAZE = "##### #GOO# ###O# #OOO# #####"
-_MEDIUM = "######## #OO##OO# #OO#OOO# ##OOO### #OO#OOO# #O#OO#O# #OOO#OG# ########"
-_LARGE = (
-    "############ #OOOO#OOOOO# #O##O#O#O#O# #OOOOOO#OOO# #O####O###O# "
-    "#OO#O#OOOOO# ##O#O#O#O### #OO#OOO#OGO# ############"
-)
-_OPEN = "####### #OOOOO# #OOGOO# #OOOOO# #######"
-_EVAL_UMAZE = "##### #OOG# #O### #OOO# #####"
-_EVAL_MEDIUM = "######## #OOOOOG# #O#O##O# #OOOO#O# ###OO### #OOOOOO# #OO##OO# ########"
-_EVAL_LARGE = (
-    "############ #OO#OOO#OGO# ##O###O#O#O# #OO#O#OOOOO# #O##O#OO##O# "
-    "#OOOOOO#OOO# #O##O#O#O### #OOOO#OOOOO# ############"
-)
-
-MAZES: tuple[Maze, ...] = (
-    # the number of starts makes at least 100 episodes in D4RL's three main mazes: 140, 104 and 138
-    Maze("umaze", _UMAZE, 300, 23.85, 161.86, 1_000_000, starts_per_cell=20),
-    Maze("medium", _MEDIUM, 600, 13.13, 277.39, 2_000_000, starts_per_cell=4),
-    Maze("large", _LARGE, 800, 6.7, 273.99, 4_000_000, starts_per_cell=3),
-    Maze("open", _OPEN, 150, 0.01, 20.66, 1_000_000, version=0),
-    Maze("eval-umaze", _EVAL_UMAZE, 300, 36.63, 141.4, 1_000_000),
-    Maze("eval-medium", _EVAL_MEDIUM, 600, 13.07, 204.93, 2_000_000),
-    Maze("eval-large", _EVAL_LARGE, 800, 16.4, 302.22, 4_000_000),
-)
+MAZES = tuple(Maze(**entry) for entry in tomllib.loads(Path(__file__).with_name("mazes.toml").read_text())["maze"])
+"""as they are drawn in mazes.toml"""
 
 
 def find_maze(name: str | Maze, *, feature: str = "") -> Maze:

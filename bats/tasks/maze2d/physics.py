@@ -21,6 +21,7 @@ of a log can be entered exactly.
 from __future__ import annotations
 
 from math import copysign
+from pathlib import Path
 
 from bats.tasks.common import import_mujoco
 from bats.tasks.maze2d.maps import Maze
@@ -34,31 +35,7 @@ ORIGIN = 1.2
 """MuJoCo's coordinates of the position (0, 0); the wall of cell (i, j) is centred at (i + 1, j + 1)"""
 
 _WALL = '<geom type="box" pos="{x} {y} 0" size="0.5 0.5 0.2"/>'
-_MODEL = """
-<mujoco model="maze2d">
-  <compiler inertiafromgeom="true" angle="radian"/>
-  <option timestep="0.01" gravity="0 0 0" iterations="20" integrator="Euler">
-    <flag warmstart="disable"/>
-  </option>
-  <default>
-    <joint damping="1" limited="false"/>
-    <geom friction=".5 .1 .1" density="1000" margin="0.002" condim="1" contype="2" conaffinity="1"/>
-  </default>
-  <worldbody>
-    <geom type="plane" pos="0 0 -0.1" size="20 20 0.1"/>
-    {walls}
-    <body name="ball" pos="{origin} {origin} 0">
-      <geom type="sphere" size="{radius}" contype="1" margin="0"/>
-      <joint name="row" type="slide" axis="1 0 0"/>
-      <joint name="column" type="slide" axis="0 1 0"/>
-    </body>
-  </worldbody>
-  <actuator>
-    <motor joint="row" gear="100" ctrllimited="true" ctrlrange="-1 1"/>
-    <motor joint="column" gear="100" ctrllimited="true" ctrlrange="-1 1"/>
-  </actuator>
-</mujoco>
-"""
+_MODEL = Path(__file__).with_name("model.xml").read_text()
 
 
 class MazePhysics:

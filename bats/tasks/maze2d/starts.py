@@ -82,12 +82,9 @@ def label_starts(dataset: Dataset, maze: Maze | str) -> tuple[Dataset, StartRepo
         rows = near[(near_cell[:, 0] == cell[0]) & (near_cell[:, 1] == cell[1])]
         close = int(np.searchsorted(distance[rows], MIN_WIDTH, side="right"))
         rows = rows[: max(close, ENOUGH)]
-        if close >= ENOUGH:
-            width = MIN_WIDTH
-        elif len(rows) == ENOUGH:
+        width = MIN_WIDTH if close >= ENOUGH else MAX_WIDTH
+        if close < ENOUGH == len(rows):  # widened as far as the 50th row
             width = float(distance[rows[-1]])
-        else:
-            width = MAX_WIDTH
         cells.append(CellStarts(cell, len(rows), width))
         starts.append(np.sort(rows))
         # cells have the same total weight; `with_starts` makes the sum 1

@@ -22,8 +22,7 @@ MOVES: tuple[Cell, ...] = ((0, -1), (0, 1), (-1, 0), (1, 0))
 WAYPOINT_SPREAD = 0.2
 ARRIVED = 0.1
 """a waypoint or a target is reached within this distance"""
-POSITION_GAIN = 10.0
-VELOCITY_GAIN = -1.0
+POSITION_GAIN, VELOCITY_GAIN = 10.0, -1.0
 
 
 def neighbours(cell: Cell) -> list[Cell]:

@@ -1,0 +1,37 @@
+from bats import tasks as tasks
+from bats.bounds.certificate import Certificate as Certificate
+from bats.config import Config as Config
+from bats.data.checks import validate as validate
+from bats.data.dataset import Dataset as Dataset
+from bats.data.formats.fields import ColumnMap as ColumnMap
+from bats.data.formats.hdf5 import write_hdf5 as write_hdf5
+from bats.data.formats.load import load_dataset as load_dataset
+from bats.data.formats.minari import write_minari as write_minari
+from bats.errors import BatsError as BatsError
+from bats.errors import DataError as DataError
+from bats.evaluation.episodes import Evaluation as Evaluation
+from bats.evaluation.episodes import evaluate as evaluate
+from bats.graph.files import load_mdp as load_mdp
+from bats.graph.files import save_mdp as save_mdp
+from bats.graph.mdp import TabularMDP as TabularMDP
+from bats.graph.mdp import from_dataset as from_dataset
+from bats.graph.solve import Solution as Solution
+from bats.graph.solve import policy_iteration as policy_iteration
+from bats.graph.solve import policy_value as policy_value
+from bats.graph.solve import start_value as start_value
+from bats.policy.files import load_policy as load_policy
+from bats.policy.files import save_policy as save_policy
+from bats.policy.onnx import export_onnx as export_onnx
+from bats.policy.policy import Policy as Policy
+from bats.presets import preset as preset
+from bats.report.page import compare_reports as compare_reports
+from bats.report.page import write_report as write_report
+from bats.runs.pipeline import fit as fit
+from bats.runs.result import Changes as Changes
+from bats.runs.result import Result as Result
+from bats.runs.result import load_result as load_result
+from bats.runs.result import solve_again as solve_again
+from bats.runs.variants import certify_again as certify_again
+from bats.runs.variants import clone_again as clone_again
+
+__all__: list[str]

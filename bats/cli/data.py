@@ -1,0 +1,190 @@
+"""`bats-rl validate`, `data collect` and `data convert`: logs in, logs out."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bats.arrays import EdgeActions, Progress
+from bats.cli.options import add_options
+from bats.cli.output import Terminal, print_facts, print_line, print_note, print_notes, shown_progress
+from bats.data.checks import Validation, validate
+from bats.data.dataset import Dataset
+from bats.data.episodes import Note
+from bats.data.formats.fields import ColumnMap
+from bats.data.formats.hdf5 import write_hdf5
+from bats.data.formats.load import load_dataset
+from bats.data.formats.minari import write_minari
+from bats.errors import OutputError, SettingError
+from bats.graph.relabel import RewardFunction, goal_reward
+from bats.storage.atomic import refuse_existing
+
+LOG = "a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID"
+OUT = "file to write (.hdf5), or minari:ID"
+QUIET = "\n    --quiet  no progress display\n"
+COLUMNS = """
+    --columns MAP  for CSV and Parquet: which columns hold what, as in
+        'observations=x,y actions=u rewards=r episode=run'
+"""
+READING = """
+    --actions auto|discrete|continuous  whether an action is an index or numbers; auto: one whole number per row is an
+        index (default: auto)
+    --timeouts auto|trust|ignore  when a timeout ends an episode; auto: unless the states continue (default: auto)
+"""
+REWARD = """
+    --reward MODULE:FUNCTION  another reward: a function of arrays (states, actions, next states); modules in this
+        folder are found
+    --goal NUMBERS  reward 1 near these first numbers of the next state, else 0: --goal 3,1
+    --radius X  with --goal: how near
+"""
+
+
+def read_log(file: str, arguments: Namespace, progress: Progress) -> Dataset:
+    """Reads a log as the arguments say."""
+    return load_dataset(
+        file,
+        columns=None if arguments.columns is None else ColumnMap.parse(arguments.columns),
+        discrete=None if arguments.actions == "auto" else arguments.actions == "discrete",
+        timeout_rule=arguments.timeouts,
+        progress=progress,
+    )
+
+
+def load_reward(name: str) -> RewardFunction:
+    """The function called `package.module:function`; modules in the current folder are found too."""
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise SettingError(f"--reward must look like package.module:function; got '{name}'.")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        user_function = getattr(import_module(module), function)
+    except Exception as error:  # the user's module may raise anything
+        raise SettingError(f"The reward {name} could not be loaded: {type(error).__name__}: {error}.") from error
+
+    def reward(
+        states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
+    ) -> np.ndarray:  # of any shape: `with_reward` checks it
+        try:
+            return np.asarray(user_function(states, actions, next_states), dtype=np.float64)
+        except Exception as error:
+            raise SettingError(f"The reward {name} failed: {type(error).__name__}: {error}.") from error
+
+    return reward
+
+
+def read_reward(arguments: Namespace) -> RewardFunction | None:
+    """The reward that the options ask for; None: the log's own."""
+    if arguments.goal is not None and arguments.reward is not None:
+        raise SettingError("Give a --reward or a --goal, not both.")
+    if (arguments.goal is None) != (arguments.radius is None):
+        raise SettingError("--goal and --radius need each other; only one was given.")
+    if arguments.goal is not None:
+        return goal_reward(np.array(arguments.goal), arguments.radius)
+    return None if arguments.reward is None else load_reward(arguments.reward)
+
+
+def add_validate(parser: ArgumentParser) -> None:
+    add_options(parser, f"LOG  {LOG}\n --strict  exit with code 1 if there is a problem, for scripts {QUIET}")
+    add_options(parser.add_argument_group("reading the log"), COLUMNS + READING)
+
+
+def run_validate(arguments: Namespace, terminal: Terminal) -> int:
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        dataset = read_log(arguments.log, arguments, progress)
+        validation = validate(dataset)
+    print_validation(dataset, validation, terminal.out)
+    return 1 if arguments.strict and validation.problems else 0
+
+
+def print_validation(dataset: Dataset, validation: Validation, out: Console) -> None:
+    print_facts(dataset.name, validation.facts, out)
+    table = Table("number", "min", "mean", "max", title="ranges", title_justify="left")
+    for column in validation.columns:
+        constant = "  constant" if column.constant else ""
+        table.add_row(Text(column.name), f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{constant}")
+    out.print(table)
+    for note in validation.notes:
+        print_note(note, out)
+    count = len(validation.problems)
+    out.print(f"problems: {count}" if count else "no problems", style="bold red" if count else "bold green")
+
+
+def add_collect(parser: ArgumentParser) -> None:
+    table = f"""
+    TASK  a task's name; `bats-rl data collect list` shows them all
+    --rows N  transitions to collect; by default the task's usual number
+    --seed SEED  the same seed gives the same log, byte for byte (default: 0)
+    --out OUT  {OUT}; by default TASK-SEED.hdf5
+    --published  mazes only: write D4RL's own layout with its slips (rewards one row late, stale rows, no next states)
+    """
+    add_options(parser, table + QUIET)
+
+
+def run_collect(arguments: Namespace, terminal: Terminal) -> None:
+    from bats.tasks import TASKS, collect, collect_published, find_task, write_published  # with Gymnasium
+
+    if arguments.task == "list":
+        print_facts("tasks", {task.name: task.summary for task in TASKS}, terminal.out)
+        return
+    target = arguments.out or f"{find_task(arguments.task).name}-{arguments.seed}.hdf5"
+    if arguments.published and target.startswith("minari:"):
+        raise OutputError(f"{target}: the published layout is one of HDF5 files; leave out --published.")
+    _check_target(target)
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        if arguments.published:
+            arrays = collect_published(arguments.task, arguments.rows, arguments.seed, progress=progress)
+            write_published(arrays, Path(target))
+        else:
+            dataset = collect(arguments.task, arguments.rows, arguments.seed, progress=progress)
+            _write(dataset, target)
+    if arguments.published:
+        print_line(f"wrote {len(arrays['rewards']):,} rows in the published layout to {target}", terminal.out)
+    else:
+        _print_written(dataset, target, terminal.out)
+
+
+def add_convert(parser: ArgumentParser) -> None:
+    add_options(parser, f"LOG  {LOG}\n OUT  {OUT}" + QUIET)
+    add_options(parser.add_argument_group("reading the log"), COLUMNS + READING)
+
+
+def run_convert(arguments: Namespace, terminal: Terminal) -> None:
+    _check_target(arguments.out)
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        dataset = read_log(arguments.log, arguments, progress)
+        _write(dataset, arguments.out)
+    _print_written(dataset, arguments.out, terminal.out)
+
+
+def _check_target(target: str) -> None:
+    """Refuses a target before the work, not after it."""
+    if target.startswith("minari:"):
+        return
+    if Path(target).suffix not in (".hdf5", ".h5"):
+        raise OutputError(f"{target}: a log is written as .hdf5 or to minari:ID.")
+    refuse_existing(Path(target))
+
+
+def _write(dataset: Dataset, target: str) -> None:
+    if target.startswith("minari:"):
+        write_minari(dataset, target.removeprefix("minari:"))
+    else:
+        write_hdf5(dataset, Path(target))
+
+
+def _print_written(dataset: Dataset, target: str, out: Console) -> None:
+    print_line(f"wrote {dataset!r} to {target}", out)
+    first_rows = np.flatnonzero(np.concatenate([[True], dataset.episode_ends[:-1]]))
+    if target.startswith("minari:") and not np.array_equal(dataset.starts, first_rows):
+        text = "Minari cannot store start states: when it is read, episodes start at their first rows."
+        print_note(Note("problem", text), out)
+    print_notes(dataset, out)

@@ -1,0 +1,144 @@
+"""Every setting of `Config` as a flag: --stitch.rounds 40. Lists are written with commas, and `none` means no value.
+
+A flag's help is the text below the field in `bats/config.py`. `--help` shows the settings that matter most,
+`--help-all` every one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from bats.cli.options import add_options
+from bats.config import Config
+from bats.presets import PRESETS, preset
+from bats.storage.json_records import from_plain, read_json, to_plain
+
+MAIN = (
+    "gamma",
+    "penalty_steps",
+    "model.updates",
+    "stitch.rounds",
+    "stitch.max_length",
+    "stitch.tolerance",
+    "stitch.dead_end_value",
+    "rollouts.steps",
+    "cloning.hidden",
+    "certificate.confidence",
+)
+"""the settings that `--help` shows"""
+_PREFIX = "setting "
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds --preset, --config, --help-all and a flag for every setting."""
+    table = f"""
+    --preset NAME  {", ".join(PRESETS)} (default: default)
+    --config FILE  settings from a JSON file, such as the settings.json of a run, over the preset
+    """
+    add_options(parser, table)
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting")
+    add_groups(parser, main_only=True)
+
+
+def add_groups(parser: argparse.ArgumentParser, *groups: str, main_only: bool = False) -> None:
+    """Adds a flag for every setting, or for those of some groups of a run; `--help` may show the main ones only."""
+    defaults = "By default as in the run." if groups else "Defaults are those of the preset `default`."
+    section = parser.add_argument_group("settings", f"{defaults} [ ] holds the paper's symbol.")
+    for name, _, default, text in _leaves(Config, Config()):
+        if groups and name.split(".")[0] not in groups:
+            continue
+        value = json.dumps(to_plain(default)).strip("[]").replace(" ", "").replace('"', "").replace("null", "")
+        full = (text if groups else f"{text} (default: {value or 'none'})").strip().replace("%", "%%")
+        flag = f"--{name.replace('_', '-')}"
+        action = section.add_argument(flag, dest=_PREFIX + name, metavar="VALUE", default=argparse.SUPPRESS)
+        action.help = argparse.SUPPRESS if main_only and name not in MAIN else full
+        action.full_help = full  # type: ignore[attr-defined]
+
+
+def read_settings(arguments: argparse.Namespace) -> Config:
+    """The configuration: the preset, over it the file, over that the flags."""
+    config = preset(arguments.preset)
+    if arguments.config is not None:
+        path = arguments.config / "settings.json" if arguments.config.is_dir() else arguments.config
+        config = from_plain(Config, _merged(to_plain(config), read_json(path)), file=str(path))
+    return change_settings(config, arguments)
+
+
+def change_settings(config: Config, arguments: argparse.Namespace) -> Config:
+    """The configuration with the settings that flags were given for."""
+    plain, kinds = to_plain(config), {name: kind for name, kind, _, _ in _leaves(Config, Config())}
+    for dest, text in vars(arguments).items():
+        if dest.startswith(_PREFIX):
+            name = dest.removeprefix(_PREFIX)
+            *groups, leaf = name.split(".")
+            table = plain
+            for group in groups:
+                if table[group] is None:  # a group that the preset switches off, such as the certificate
+                    table[group] = to_plain(getattr(Config(), group))
+                table = table[group]
+            table[leaf] = _parse(text, kinds[name])
+    return from_plain(Config, plain, file="settings")
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        for action in parser._actions:
+            action.help = getattr(action, "full_help", action.help)
+        parser.print_help()
+        parser.exit()
+
+
+def _leaves(config: type, default: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, str]]:
+    """Name, type, default and description of every setting, nested ones with dotted names."""
+    hints, texts = get_type_hints(config), _descriptions(config)
+    for field in fields(config):
+        kind, value = hints[field.name], getattr(default, field.name)
+        if is_dataclass(value):
+            yield from _leaves(type(value), value, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", kind, value, texts.get(field.name, "")
+
+
+def _descriptions(config: type) -> dict[str, str]:
+    """The string below each field of a dataclass, from its source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts = {}
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and described:
+            texts[field.target.id] = " ".join(str(after.value.value).split())  # type: ignore[attr-defined]
+    return texts
+
+
+def _parse(text: str, kind: Any) -> Any:
+    """A flag's text as what JSON has; whether it is of the right type is checked with the whole configuration."""
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if text.lower() == "none":
+        return [] if get_origin(kind) is tuple else None
+    if any(get_origin(choice) is tuple for choice in choices):
+        return [_scalar(part) for part in text.split(",") if part]
+    return _scalar(text)
+
+
+def _scalar(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+def _merged(plain: Any, over: Any) -> Any:
+    """Nested settings with some of them replaced."""
+    if not isinstance(plain, dict) or not isinstance(over, dict):
+        return over
+    return {**plain, **{name: _merged(plain.get(name), value) for name, value in over.items()}}

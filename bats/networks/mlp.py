@@ -1,0 +1,57 @@
+"""The one network of this package: a fully connected perceptron with smooth activations, in JAX and in plain NumPy.
+
+Smooth (SiLU) because planning differentiates through it. Several members are one network whose weights carry a leading
+member axis, so that a whole ensemble is one matrix product per layer.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bats.networks.inference import Layers
+
+DRAWS = 2**16
+"""random numbers drawn at a time"""
+
+
+class MLP(eqx.Module):
+    """Weights and biases of the layers; with members, `M inputs outputs` and `M 1 outputs`."""
+
+    weights: tuple[Float[Array | np.ndarray, "*M _ _"], ...]
+    biases: tuple[Float[Array | np.ndarray, "... _"], ...]
+
+    def __call__(self, inputs: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
+        hidden = inputs
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = jax.nn.silu(hidden @ weight + bias)
+        return hidden @ self.weights[-1] + self.biases[-1]
+
+    def layers(self) -> Layers:
+        """The same layers as NumPy arrays, for `inference`."""
+        return tuple(zip(map(np.asarray, self.weights), map(np.asarray, self.biases), strict=True))
+
+
+def new_mlp(sizes: tuple[int, ...], key: Array, *, members: int | None = None) -> MLP:
+    """An untrained network with layers of these sizes; with members, each has weights of its own."""
+    lead, row = ((), ()) if members is None else ((members,), (1,))
+    weights = [
+        _truncated_normal(layer_key, (*lead, inputs, outputs)) / math.sqrt(inputs)
+        for layer_key, (inputs, outputs) in zip(jax.random.split(key, len(sizes) - 1), pairwise(sizes), strict=True)
+    ]
+    return MLP(tuple(weights), tuple(jnp.zeros((*lead, *row, outputs)) for outputs in sizes[1:]))
+
+
+def _truncated_normal(key: Array, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
+    """Normal numbers between -2 and 2."""
+    # a number depends on the key and its position alone, so one long draw serves all shapes; a program for each shape
+    # would take up to a second to compile
+    size = math.prod(shape)
+    numbers = jax.random.truncated_normal(key, -2.0, 2.0, (-(-size // DRAWS) * DRAWS,))
+    return jnp.asarray(np.asarray(numbers)[:size].reshape(shape))

@@ -1,0 +1,66 @@
+"""Further policies and certificates of a finished run. Training and stitching are reused as they are.
+
+Another policy network, another choice of rollouts or another setting of the graph gives another policy; another
+confidence or another policy gives another certificate. The command line keeps them beside the run's first ones:
+
+    RUN/policies/NAME.safetensors, NAME.json            a further policy
+    RUN/certificates/NAME/certificate.json, …           a further certificate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from bats.arrays import Progress, no_progress
+from bats.bounds.certificate import Certificate
+from bats.config import CertificateConfig, Config
+from bats.errors import SettingError
+from bats.graph.solve import Solution
+from bats.model.fit import load_model
+from bats.policy.files import load_policy
+from bats.policy.policy import Policy
+from bats.runs.folder import RunFolder
+from bats.runs.pipeline import certify_solved, clone_solved
+from bats.runs.result import run_metric, solve_again
+
+
+def clone_again(
+    run: RunFolder | Path | str,
+    solution: Solution | None = None,
+    *,
+    config: Config | None = None,
+    solved_under: Mapping[str, object] | None = None,
+    progress: Progress = no_progress,
+) -> Policy:
+    """Clones the policy of a finished run again, from its graph as it is or as `solve_again` has solved it.
+
+    `config` has other settings for the rollouts and the network. `solved_under` goes into the policy's card: the
+    settings that the graph was solved with, where they are not the run's.
+    """
+    run = RunFolder.of(run)
+    summary, header, config = run.summary(), run.header(), config or run.settings()
+    if solved_under:
+        # a smallest return that was set for the run's own reward says nothing of another one
+        config = replace(config, rollouts=replace(config.rollouts, min_return=None))
+    support = load_policy(run.policy).support
+    solution = solve_again(run) if solution is None else solution
+    policy, _ = clone_solved(solution, run_metric(summary), config, support, header, progress)
+    return replace(policy, card={**policy.card, "solved_under": dict(solved_under)}) if solved_under else policy
+
+
+def certify_again(
+    run: RunFolder | Path | str,
+    settings: CertificateConfig,
+    *,
+    policy: Policy | None = None,
+    progress: Progress = no_progress,
+) -> Certificate:
+    """Bounds the policy of a finished run, or another clone of the same graph, with other settings."""
+    run = RunFolder.of(run)
+    summary, config = run.summary(), replace(run.settings(), certificate=settings)
+    clone = load_policy(run.policy) if policy is None else policy
+    if clone.card.get("solved_under"):
+        raise SettingError("This policy was cloned from the graph as solved under other settings than the run's own.")
+    return certify_solved(run, solve_again(run), clone, load_model(run.model), summary, config, progress)
