@@ -30,7 +30,7 @@ def constant(numbers: int, action: list[float] | int, *, action_count: int | Non
         weights=(np.zeros((numbers, len(bias)), np.float32),),
         biases=(bias.astype(np.float32),),
         mean=np.zeros(numbers, np.float32),
-        deviation=np.ones(numbers, np.float32),
+        std=np.ones(numbers, np.float32),
         low=low,
         high=high,
         action_count=action_count,

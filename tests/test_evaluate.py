@@ -13,7 +13,7 @@ from bats.errors import BatsError, SettingError
 from bats.evaluation.episodes import evaluate, interval, replay
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import from_dataset
-from bats.graph.rollouts import undiscounted_return, walk
+from bats.graph.rollouts import roll_out, undiscounted_return
 from bats.graph.solve import policy_iteration
 from bats.tasks import collect, find_task
 from bats.tasks.episodes import closed_loop, open_loop, play
@@ -102,7 +102,7 @@ def test_maze_episodes_are_those_of_the_physics_and_are_scored() -> None:
 
 def test_a_replay_of_a_true_graph_gives_the_promised_returns_and_states() -> None:
     mdp = from_dataset(collect("grid", 2000, 0), gamma=0.95)
-    rollouts = walk(mdp, policy_iteration(mdp).policy, mdp.starts, EPISODE_STEPS)
+    rollouts = roll_out(mdp, policy_iteration(mdp).policy, mdp.starts, EPISODE_STEPS)
     kept = replay(mdp, rollouts, mdp.starts, GRID_ENVIRONMENT, record=True)
     assert np.array_equal(kept.returns, undiscounted_return(mdp, rollouts))
     assert np.array_equal(kept.lengths, rollouts.length)
@@ -123,7 +123,7 @@ def test_a_replay_reveals_a_false_graph_and_stops_at_the_end_of_the_rollout() ->
     )
     mdp = from_dataset(log, gamma=0.9)
     first_states = np.array([np.flatnonzero(mdp.states[:, 0] == position)[0] for position in (1, 5, 6)])
-    rollouts = walk(mdp, policy_iteration(mdp).policy, first_states, EPISODE_STEPS)
+    rollouts = roll_out(mdp, policy_iteration(mdp).policy, first_states, EPISODE_STEPS)
     assert undiscounted_return(mdp, rollouts).tolist() == [7, 0, 0]
     found = replay(mdp, rollouts, first_states, CHAIN_ENVIRONMENT, record=True)
     assert found.returns.tolist() == [0, 0, 0]
@@ -137,7 +137,7 @@ def test_a_replay_in_a_maze_is_that_of_the_physics() -> None:
     maze = find_maze("umaze")
     mdp = from_dataset(collect("maze2d-umaze", 3000, 0), gamma=0.99)
     starts = mdp.starts[::40]
-    rollouts = walk(mdp, policy_iteration(mdp).policy, starts, maze.episode_steps)
+    rollouts = roll_out(mdp, policy_iteration(mdp).policy, starts, maze.episode_steps)
     found = replay(mdp, rollouts, starts, maze.environment, record=True)
     physics = MazePhysics(maze)
     for start, edges, episode in zip(mdp.states[starts], rollouts.edge, found.episodes, strict=True):

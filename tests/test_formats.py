@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -211,7 +212,7 @@ def test_large_files_are_read_in_parts_that_add_up(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(hdf5, "BLOCK_BYTES", 64)
     monkeypatch.setattr(npz, "BLOCK_BYTES", 50)
-    monkeypatch.setattr(csv, "CHUNK_LINES", 5)
+    monkeypatch.setattr(csv, "BLOCK_CHARACTERS", 200)
     monkeypatch.setattr(parquet, "BATCH_ROWS", 7)
     log = small_log()
     sources = [tmp_path / "log.hdf5", tmp_path / "packed.hdf5", tmp_path / "log.npz"]
@@ -488,18 +489,18 @@ class TestMinari:
         assert folder_bytes(minari_folder) == {}
 
 
-def test_a_failure_half_way_leaves_the_old_file(tmp_path: Path) -> None:
-    def full_disk(stage: str, done: int, total: int) -> None:
-        if done:
-            raise OSError(28, "No space left on device")
+def test_a_failure_half_way_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(handle: int) -> None:
+        raise OSError(28, "No space left on device")
 
     dataset = load_dataset(small_log())
     write_hdf5(dataset, tmp_path / "log.hdf5")
     before = folder_bytes(tmp_path)
     with pytest.raises(OutputError, match=r"log.hdf5 exists already"):
         write_hdf5(dataset, tmp_path / "log.hdf5")
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OutputError, match=r"log.hdf5 could not be written: No space left on device"):
-        write_hdf5(dataset, tmp_path / "log.hdf5", overwrite=True, progress=full_disk)
+        write_hdf5(dataset, tmp_path / "log.hdf5", overwrite=True)
     assert folder_bytes(tmp_path) == before
 
 

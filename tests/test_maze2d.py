@@ -18,22 +18,13 @@ from gymnasium.utils.env_checker import check_env
 from bats.data.dataset import Dataset
 from bats.data.formats.load import load_dataset
 from bats.errors import BatsError, OutputError
-from bats.tasks import TASK_NAMES, collect, collect_published, normalised_score
+from bats.tasks import collect, collect_published, normalised_score, write_published
+from bats.tasks.catalogue import TASK_NAMES
 from bats.tasks.episodes import closed_loop, open_loop, play
-from bats.tasks.maze2d import (
-    MAZES,
-    Maze,
-    Maze2dEnv,
-    MazeLog,
-    WaypointController,
-    collect_maze,
-    find_maze,
-    label_starts,
-    stratified_starts,
-    write_published,
-)
+from bats.tasks.maze2d import MAZES, Maze, Maze2dEnv, collect_maze, find_maze, label_starts, stratified_starts
+from bats.tasks.maze2d.log import MazeLog
 from bats.tasks.maze2d.physics import MazePhysics
-from bats.tasks.maze2d.waypoints import ARRIVED, shortest_path, steps_to
+from bats.tasks.maze2d.waypoints import ARRIVED, WaypointController, shortest_path, steps_to
 
 pytest.importorskip("mujoco", reason="maze2d needs the extra `mujoco`")
 

@@ -14,7 +14,7 @@ from bats.evaluation.comparison import nearest_starts
 from bats.evaluation.episodes import replay
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import Stitches, TabularMDP, add_stitches, from_dataset
-from bats.graph.rollouts import Walks, stitched_share, undiscounted_return, walk
+from bats.graph.rollouts import Rollouts, roll_out, stitched_share, undiscounted_return
 from bats.graph.solve import first_edges, policy_iteration
 from bats.metric.scaled import ScaledMetric
 from bats.tasks import collect
@@ -43,7 +43,7 @@ def exact(collected: Dataset) -> Dataset:
 def with_stitch(mdp: TabularMDP, source: int, actions: np.ndarray, *, target: int, stitch_round: int = 1) -> TabularMDP:
     """A stitch along a logged run, whose imagined states are those of the log; states are numbered along the run."""
     between = mdp.states[source + 1 : source + len(actions)]
-    joined = Stitches.judged_by_one(
+    joined = Stitches(
         source=np.array([source]),
         target=np.array([target]),
         length=np.array([len(actions)]),
@@ -62,7 +62,7 @@ def taking_stitches(mdp: TabularMDP) -> np.ndarray:
 
 def replayed_states(mdp: TabularMDP, policy: np.ndarray, start: np.ndarray) -> np.ndarray:
     """The states after each step of a full episode."""
-    played = replay(mdp, walk(mdp, policy, start, STEPS), start, UMAZE.environment, record=True)
+    played = replay(mdp, roll_out(mdp, policy, start, STEPS), start, UMAZE.environment, record=True)
     return np.stack([episode.observations[1:] for episode in played.episodes])
 
 
@@ -137,13 +137,13 @@ def test_a_stitch_of_logged_actions_ends_in_its_target_and_one_of_others_does_no
     logged = from_dataset(exact.with_starts([source - 20]))
     actions = exact.actions[source : source + length]
     true = with_stitch(logged, source, actions, target=source + length)
-    found = end_errors(true, UMAZE, metric, walk(true, taking_stitches(true), true.starts, 40), tolerance=0.0)
+    found = end_errors(true, UMAZE, metric, roll_out(true, taking_stitches(true), true.starts, 40), tolerance=0.0)
     assert found.distance.tolist() == [0.0]
     assert true.source[found.first_edge].tolist() == [source]
     assert (found.share_within, found.percentile(99)) == (1, 0)
 
     altered = with_stitch(logged, source, -actions, target=source + length)
-    rollouts = walk(altered, taking_stitches(altered), altered.starts, 40)
+    rollouts = roll_out(altered, taking_stitches(altered), altered.starts, 40)
     missed = end_errors(altered, UMAZE, metric, rollouts, tolerance=0.1)
     environment = Maze2dEnv("umaze")
     state, _ = environment.reset(options={"state": exact.observations[source]})
@@ -162,39 +162,38 @@ def test_stitches_are_listed_once_each_in_full_even_if_a_rollout_is_truncated(ex
         mdp = with_stitch(mdp, source, actions, target=source + length, stitch_round=1 + number)
     policy = taking_stitches(mdp)
     starts = np.array([60, 90, 90, 148])
-    assert walk(mdp, policy, starts, 12).length.tolist() == [12] * 4
+    assert roll_out(mdp, policy, starts, 12).length.tolist() == [12] * 4
     # from 60 no stitch is reached, and from 90 the rollout ends within one
-    found = stitches_used(mdp, walk(mdp, policy, starts, 12))
+    found = stitches_used(mdp, roll_out(mdp, policy, starts, 12))
     assert found.length.tolist() == [3, 1]
     assert mdp.source[found.edge[:, 0]].tolist() == [100, 150]
     assert mdp.target[found.edge[np.arange(2), found.length - 1]].tolist() == [103, 151]
-    assert stitches_used(mdp, walk(mdp, policy, np.array([200]), 12)).edge.shape == (0, 1)
+    assert stitches_used(mdp, roll_out(mdp, policy, np.array([200]), 12)).edge.shape == (0, 1)
 
 
 def test_an_imagined_state_with_a_choice_is_refused(exact: Dataset) -> None:
     once = with_stitch(from_dataset(exact), 100, exact.actions[100:103], target=103)
     twice = with_stitch(once, once.real_count, exact.actions[:1], target=50)
     with pytest.raises(SettingError, match="one edge each"):
-        stitches_used(twice, Walks(np.zeros((1, 1), dtype=np.int64)))
+        stitches_used(twice, Rollouts(np.zeros((1, 1), dtype=np.int64)))
 
 
-def test_the_comparison_holds_all_measurements_and_prints_them_as_figures(exact: Dataset) -> None:
+def test_the_comparison_holds_all_measurements_and_names_them_as_figures(exact: Dataset) -> None:
     metric = ScaledMetric.of(exact)
     logged = from_dataset(exact)
     mdp = with_stitch(logged, 500, exact.actions[500:504], target=504)
     mdp = with_stitch(mdp, 900, -exact.actions[900:904], target=904, stitch_round=2)
     policy = taking_stitches(mdp)
     found = compare_in_maze(mdp, policy, UMAZE, metric, tolerance=0.5, per_cell=2, seed=0)
-    rollouts = walk(mdp, policy, mdp.starts, STEPS)
+    rollouts = roll_out(mdp, policy, mdp.starts, STEPS)
     assert found.promise == pytest.approx(mdp.start_weights @ undiscounted_return(mdp, rollouts))
     assert found.stitched_share == stitched_share(mdp, rollouts) > 0
     assert (len(found.end_errors.distance), found.end_errors.share_within) == (2, 0.5)
-    figures = {line.split()[1]: line.split() for line in found.lines("umaze")}
-    assert all(len(words) == 4 and words[0] == "figure" for words in figures.values())
-    assert float(figures["umaze_end_error_within_tolerance"][2]) == 0.5
-    assert float(figures["umaze_stitches_used"][2]) == 2
-    share = float(figures["umaze_replay"][2]) / float(figures["umaze_promise_at_replayed_starts"][2])
-    assert float(figures["umaze_replay_share"][2]) == pytest.approx(share, rel=1e-5)
+    figures = {name: value for name, value, _ in found.figures()}
+    assert figures["end_error_within_tolerance"] == 0.5
+    assert figures["stitches_used"] == 2
+    share = figures["replay"] / figures["promise_at_replayed_starts"]
+    assert figures["replay_share"] == pytest.approx(share)
 
 
 def test_without_stitches_there_are_no_end_errors(exact: Dataset) -> None:

@@ -90,7 +90,7 @@ def test_a_decision_that_collecting_reports_is_shown_by_validate(
     monkeypatch.setenv("COLUMNS", "200")
     file = str(tmp_path / "maze.hdf5")
     assert main(["data", "collect", "maze2d-umaze", "--rows", "20000", "--out", file, "--quiet"]) == 0
-    assert "1 decision in reading it: `bats-rl validate` tells" in capsys.readouterr().out
+    assert "1 decision in reading the log; `bats-rl validate` shows" in capsys.readouterr().out
     assert main(["validate", file, "--quiet"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"decision: In the original log: [\d,]+ start states in \d+ cells", shown)

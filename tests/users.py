@@ -1,4 +1,4 @@
-"""Acting as somebody without root's rights, for tests of what one may not read or write."""
+"""Acting as a user without the rights of root, for tests of files that may not be read or written."""
 
 from __future__ import annotations
 

@@ -1,0 +1,175 @@
+"""`bats-rl evaluate`: what a policy earns in its environment, beside what its run promised."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bats.cli.main import main
+from bats.data.formats.load import load_dataset
+from bats.evaluation.comparison import MEANING
+from bats.evaluation.episodes import evaluate, interval
+from bats.policy.files import load_policy, save_policy
+from bats.tasks.worlds import CHAIN_ENVIRONMENT
+from tests.cli.lying_run import TRUE_FROM, make_lying_run
+from tests.cli.printed import error_text, table
+from tests.logs import folder_bytes
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_JAX = """
+import sys
+
+class NoJax:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "jax":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, NoJax())
+sys.path.insert(0, sys.argv.pop(1))
+from bats.cli.main import main
+for line in sys.argv[1:]:
+    if main(line.split()) != 0:
+        sys.exit(f"{line} failed")
+"""
+"""commands in a process that cannot import JAX"""
+
+
+@pytest.fixture
+def run() -> Path:
+    make_lying_run(Path("run"))
+    return Path("run")
+
+
+def test_promised_replayed_and_cloned_returns_stand_side_by_side(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = folder_bytes(run)
+    policy = load_policy(run / "policy.safetensors")
+    played = evaluate(policy, CHAIN_ENVIRONMENT, episodes=40, seed=2)
+    kept = (played.starts[:, 0] >= TRUE_FROM).astype(np.float64)
+    assert 0 < kept.mean() < 1
+    assert main(["evaluate", str(run), "--episodes", "40", "--seed", "2"]) == 0
+    printed = capsys.readouterr()
+    expected = "the log is named chain-lying.hdf5, so the policy is played in chain;"
+    assert expected in " ".join(printed.err.split())
+    saved = json.loads((run / "evaluation.json").read_text())
+    low, high = interval(kept, seed=2)
+    assert saved["promised"] == {"mean_return": 1.0, "low": 1.0, "high": 1.0, "episodes": 40}
+    assert saved["replayed"] == {"mean_return": kept.mean(), "low": low, "high": high, "episodes": 40}
+    assert saved["cloned"]["mean_return"] == played.mean_return
+    own = {"environment": CHAIN_ENVIRONMENT, "starts": "the environment's own", "episodes": 40, "seed": 2}
+    assert {name: fact for name, fact in saved.items() if not isinstance(fact, dict)} == own
+    assert f"run, played in {CHAIN_ENVIRONMENT}; starts: the environment's own; seed 2" in printed.out
+    shown = table(printed.out)
+    assert shown[""] == ["promised", "replayed", "cloned"]
+    assert shown["mean return"] == ["1", f"{kept.mean():.5g}", f"{played.mean_return:.5g}"]
+    assert shown["95% interval"][:2] == ["1 to 1", f"{low:.5g} to {high:.5g}"]
+    assert shown["episodes"] == ["40", "40", "40"]
+    assert all(f"{name}: {meaning}" in printed.out for name, meaning in MEANING.items())
+    assert "saved in run/evaluation.json; `bats-rl report run` shows it" in printed.out
+    assert {name: content for name, content in folder_bytes(run).items() if "evaluation" not in name} == before
+
+
+def test_an_evaluation_is_not_overwritten_unless_asked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "evaluation.json").write_text("{}")
+    assert main(["evaluate", str(run), "--task", "no-such-task"]) == 2
+    assert "run/evaluation.json exists already; choose another name, or --overwrite" in error_text(capsys)
+    assert (run / "evaluation.json").read_text() == "{}"
+    assert main(["evaluate", str(run), "--overwrite", "--quiet"]) == 0
+    assert json.loads((run / "evaluation.json").read_text())["episodes"] == 100
+
+
+def test_after_a_report_the_advice_is_to_overwrite_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "report.html").write_text("old")
+    assert main(["evaluate", str(run), "--episodes", "2"]) == 0
+    assert "`bats-rl report run --overwrite` shows it" in capsys.readouterr().out
+
+
+def test_a_policys_own_file_is_played_and_only_what_is_requested_is_written(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = folder_bytes(run)
+    arguments = ["evaluate", "run/policy.safetensors", "--environment", CHAIN_ENVIRONMENT, "--episodes", "5"]
+    assert main([*arguments, "--record", "played.hdf5"]) == 0
+    printed = capsys.readouterr()
+    assert "so the policy is played in" not in printed.err
+    assert table(printed.out)[""] == ["cloned"]
+    log = load_dataset("played.hdf5")
+    assert log.episode_ends.sum() == 5
+    policy = load_policy(run / "policy.safetensors")
+    assert np.array_equal(policy.predict(log.observations), log.actions)
+    assert float(table(printed.out)["mean return"][0]) == pytest.approx(log.rewards.sum() / 5)
+    assert folder_bytes(run) == before
+    assert main([*arguments, "--record", "played.hdf5"]) == 2
+    assert "played.hdf5 exists already" in error_text(capsys)
+    assert main([*arguments, "--record", "played.txt"]) == 2
+    assert "recorded as .hdf5" in error_text(capsys)
+
+
+def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = load_policy(run / "policy.safetensors")
+    card = {**policy.card, "solved_under": {"gamma": 0.5}}
+    save_policy(replace(policy, card=card), "other.safetensors")
+    assert main(["evaluate", "other.safetensors", "--task", "chain", "--episodes", "2"]) == 0
+    assert "cloned from its run as solved under gamma 0.5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--task", "grid", "--environment", "bats/grid-v0"], "Give a --task or an --environment, not both"),
+        (["run", "--task", "maze"], "There is no task called 'maze'; known are maze2d-umaze"),
+        (["run", "--task", "grid"], "The policy looks at 1 number, but 'bats/grid-v0' shows 2 numbers"),
+        (["run", "--environment", "nowhere-v0"], "Gymnasium cannot make 'nowhere-v0'"),
+        (["run", "--episodes", "0"], "at least 1 episode; got 0"),
+        (["run", "--seed", "-1"], "A seed is a whole number from 0; got -1"),
+        (["."], "expected the folder of a run, found none"),
+        (["absent.safetensors"], "found no such file"),
+        (["run/mdp/base.safetensors"], "expected bats-policy version"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(
+    run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = folder_bytes(run)
+    assert main(["evaluate", *arguments]) == 2
+    assert message in error_text(capsys)
+    assert folder_bytes(run) == before
+
+
+def test_for_a_policy_without_the_name_of_its_log_the_error_says_what_to_give(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_policy(replace(load_policy(run / "policy.safetensors"), card={}), "bare.safetensors")
+    assert main(["evaluate", "bare.safetensors"]) == 2
+    message = error_text(capsys)
+    assert "The name of this file does not say where to play its policy: give --task (maze2d-umaze" in message
+    assert "or --environment with the id of a Gymnasium environment" in message
+
+
+def test_an_unfinished_run_has_no_policy_to_play_or_export(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "finished.json").unlink()
+    for command in (["evaluate", "run"], ["export", "run", "policy.onnx"]):
+        assert main(command) == 2
+        message = error_text(capsys)
+        assert "expected a finished run, found an unfinished one" in message
+        assert "Call the `bats-rl fit` that began it again" in message
+
+
+def test_playing_and_exporting_need_no_jax(run: Path) -> None:
+    commands = [
+        f"evaluate run/policy.safetensors --environment {CHAIN_ENVIRONMENT} --episodes 3",
+        "evaluate run --episodes 3",
+        "solve run",
+        "export run/policy.safetensors copy.safetensors",
+    ]
+    process = [sys.executable, "-c", WITHOUT_JAX, str(ROOT)]
+    subprocess.run([*process, *commands], check=True, capture_output=True)
+    assert Path("copy.safetensors").exists()
+    np.savez("log.npz", observations=np.arange(9.0)[:, None], actions=np.zeros((9, 1)), rewards=np.zeros(9))
+    fit = subprocess.run([*process, "fit log.npz"], capture_output=True, text=True, check=False)
+    assert "ImportError: jax" in fit.stderr  # so the process above had none

@@ -1,0 +1,40 @@
+"""Progress is drawn for what is slow, as bars on a terminal and as lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bats.cli.output import PATIENCE, shown_progress
+
+
+def test_slow_stages_get_a_bar_on_a_terminal_and_quick_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(np.arange(0, 100, PATIENCE * 0.8))
+    monkeypatch.setattr("bats.cli.output.time.monotonic", lambda: float(next(clock)))
+    screen = io.StringIO()
+    with shown_progress(Console(file=screen, force_terminal=True, width=100)) as progress:
+        progress("quick", 1, 1)
+        for done in range(4):
+            progress(f"slow (error {done})", done, 4)
+    assert "slow" in screen.getvalue()
+    assert "quick" not in screen.getvalue()
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 6.0, 7.0])
+    monkeypatch.setattr("bats.cli.output.time.monotonic", lambda: next(clock))
+    screen = io.StringIO()
+    with shown_progress(Console(file=screen, width=100)) as progress:
+        for done in (0, 1, 3, 4):
+            progress("reading", done, 9)
+    assert screen.getvalue() == "reading: 3 of 9, about 12 s left\n"  # 6 s for 3, so 12 s for the other 6
+
+
+def test_quiet_draws_nothing() -> None:
+    screen = io.StringIO()
+    with shown_progress(Console(file=screen, force_terminal=True), quiet=True) as progress:
+        progress("reading", 1, 9)
+    assert screen.getvalue() == ""

@@ -1,0 +1,162 @@
+"""A saved policy answers the same wherever it is loaded, and nothing else is taken for a policy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bats.errors import DataError, OutputError
+from bats.policy.files import load_policy, save_policy
+from bats.storage.tensors import read_tensors, write_tensors
+from tests.policy import old_policy
+from tests.policy.policies import observations, some_policy, some_support
+
+ROOT = Path(__file__).parents[2]
+OLD_OBSERVATIONS = [[0.0, 0.0], [1.0, -1.0], [-3.0, 2.0]]
+OLD_ACTIONS = [[0.12769602239131927], [-2.0], [0.11097090691328049]]
+OLD_STD = [[0.23415298759937286], [2.5492472648620605], [5.362920761108398]]
+OLD_DISTANCES = [0.3301642894225635, 0.3080732143116713, 1.0741183320090184]
+"""what version 0.1 answered to these observations"""
+ONLY_NUMPY = """
+import sys
+
+ALLOWED = {*sys.stdlib_module_names, "numpy", "safetensors", "bats"}
+
+class OnlyNumPy:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in ALLOWED:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, OnlyNumPy())
+"""
+"""makes everything but the standard library, NumPy, safetensors and this package impossible to import"""
+ACT = """
+import sys
+import numpy as np
+import bats
+
+answers = {}
+for name in sys.argv[1:]:
+    policy = bats.load_policy(f"{name}.safetensors")
+    observations = np.load(f"{name}.npy")
+    actions, distances = policy.predict(observations), policy.support_distance(observations)
+    answers |= {f"{name}.actions": actions, f"{name}.distances": distances}
+np.savez("answers.npz", **answers)
+"""
+"""loads policies, lets them act, and saves what they answered"""
+
+
+def save_cases(folder: Path) -> dict[str, np.ndarray]:
+    """Saves a continuous, a discrete and an old policy with observations; returns what they must answer."""
+    expected = {}
+    for name, policy in (
+        ("continuous", some_policy(support=some_support())),
+        ("discrete", some_policy(action_count=5, support=some_support())),
+    ):
+        save_policy(policy, folder / f"{name}.safetensors")
+        rows = observations(100, policy)
+        np.save(folder / f"{name}.npy", rows)
+        expected |= {f"{name}.actions": policy.predict(rows), f"{name}.distances": policy.support_distance(rows)}
+    (folder / "old.safetensors").write_bytes(old_policy.CONTENT)
+    np.save(folder / "old.npy", np.array(OLD_OBSERVATIONS))
+    return expected | {"old.actions": np.array(OLD_ACTIONS), "old.distances": np.array(OLD_DISTANCES)}
+
+
+def check_answers(folder: Path, expected: dict[str, np.ndarray]) -> None:
+    answers = np.load(folder / "answers.npz")
+    assert sorted(answers) == sorted(expected)
+    for name, values in expected.items():
+        if name.startswith("old"):
+            np.testing.assert_allclose(answers[name], values, rtol=1e-6)
+        else:
+            assert np.array_equal(answers[name], values), name
+
+
+def test_a_saved_policy_is_loaded_with_its_card(tmp_path: Path) -> None:
+    policy = some_policy(support=some_support())
+    save_policy(policy, tmp_path / "policy.safetensors")
+    loaded, rows = load_policy(tmp_path / "policy.safetensors"), observations(100, policy)
+    assert loaded.card == policy.card
+    assert np.array_equal(loaded.predict(rows), policy.predict(rows))
+    assert np.array_equal(loaded.support_distance(rows), policy.support_distance(rows))
+    card = json.loads((tmp_path / "policy.json").read_text())
+    assert card["log"] == "random"
+    assert card["hidden"] == [16, 8]
+    assert card["support_limit"] == policy.support_limit
+    assert card["observation"]["std"] == policy.std.tolist()
+    save_policy(some_policy(), tmp_path / "bare.safetensors")
+    assert load_policy(tmp_path / "bare.safetensors").support is None
+
+
+def test_a_policy_file_of_version_0_1_is_loaded_and_answers_as_it_did(tmp_path: Path) -> None:
+    (tmp_path / "old.safetensors").write_bytes(old_policy.CONTENT)
+    policy = load_policy(tmp_path / "old.safetensors")
+    assert policy.predict(OLD_OBSERVATIONS) == pytest.approx(np.array(OLD_ACTIONS), rel=1e-6)
+    assert policy.distribution(np.array(OLD_OBSERVATIONS))[1] == pytest.approx(np.array(OLD_STD), rel=1e-6)
+    assert policy.support_distance(OLD_OBSERVATIONS) == pytest.approx(OLD_DISTANCES, rel=1e-6)
+    assert policy.card == {"log": "made with version 0.1", "seed": 0}
+
+
+def test_loading_and_acting_import_nothing_but_numpy_and_safetensors(tmp_path: Path) -> None:
+    expected = save_cases(tmp_path)
+    program = [sys.executable, "-c", ONLY_NUMPY + ACT, "continuous", "discrete", "old"]
+    subprocess.run(program, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    check_answers(tmp_path, expected)
+
+
+@pytest.mark.slow
+def test_a_policy_acts_in_an_environment_that_has_only_numpy_and_safetensors(tmp_path: Path) -> None:
+    expected = save_cases(tmp_path)
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def pip(*arguments: str) -> str:
+        command = [python, "-m", "pip", "--disable-pip-version-check", *arguments]
+        return subprocess.run(command, check=True, cwd=tmp_path, env=clean, stdout=subprocess.PIPE, text=True).stdout
+
+    pip("install", "--quiet", *(f"{name}=={version(name)}" for name in ("numpy", "safetensors")))
+    pip("install", "--quiet", "--no-deps", str(ROOT))
+    installed = {package["name"] for package in json.loads(pip("list", "--format", "json"))}
+    assert installed - {"pip", "setuptools"} == {"numpy", "safetensors", "bats-rl"}
+    (tmp_path / "act.py").write_text(ACT)
+    subprocess.run([python, "act.py", "continuous", "discrete", "old"], check=True, cwd=tmp_path, env=clean)
+    check_answers(tmp_path, expected)
+
+
+def test_an_existing_policy_is_not_overwritten_unless_asked(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    save_policy(some_policy(), path)
+    before = path.read_bytes()
+    with pytest.raises(OutputError, match="exists already"):
+        save_policy(some_policy(scale=2.0), path)
+    assert path.read_bytes() == before
+    save_policy(some_policy(scale=2.0), path, overwrite=True)
+    assert path.read_bytes() != before
+
+
+def test_a_card_without_its_policy_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "policy.json").write_text("left by a killed process")
+    save_policy(some_policy(), tmp_path / "policy.safetensors")
+    assert json.loads((tmp_path / "policy.json").read_text())["log"] == "random"
+
+
+def test_a_file_that_is_not_a_complete_policy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    save_policy(some_policy(), path)
+    arrays, facts = read_tensors(path, "bats-policy")
+    own_facts = {name: fact for name, fact in facts.items() if name not in ("format", "version", "checksum")}
+    incomplete = {name: array for name, array in arrays.items() if name != "bias.1"}
+    write_tensors(tmp_path / "incomplete.safetensors", "bats-policy", incomplete, own_facts)
+    write_tensors(tmp_path / "other.safetensors", "bats-model", arrays, own_facts)
+    for name in ("incomplete", "other", "missing"):
+        with pytest.raises(DataError, match=name):
+            load_policy(tmp_path / f"{name}.safetensors")
