@@ -1,147 +1,146 @@
-"""BATS against stitching every pair of states, in a world so small that this can be done.
+"""BATS against stitching every pair of states, in a world small enough for that.
 
     python -m benchmarks.all_pairs
+    python -m benchmarks.all_pairs --quick       one world of few states, to see that it runs
 
-A point moves in a plane and is paid 1 in a disc. The log wanders about in short episodes. With one learned model and
-one tolerance, every ordered pair of states is planned with 1 to K actions, several times where it comes near, and
-everything that arrives is added; BATS looks only where its policy goes, and next to it. Values are those at the starts,
-both solved exactly.
+A point moves in a plane, and a disc has reward 1. The log wanders about in short episodes. With one learned model and
+one tolerance, every ordered pair of states is planned with 1 to K actions, several times where a plan ends near its
+target, and every accepted plan is added. BATS searches only where its policy goes, and nearby. Both graphs are solved
+exactly, and their values at the starts compared.
 """
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Int
 
+from bats.config import CandidateConfig, ModelConfig, StitchConfig
 from bats.data.dataset import Dataset
 from bats.graph.mdp import TabularMDP, add_stitches, from_dataset
-from bats.graph.solve import policy_iteration, start_value
+from bats.graph.solve import policy_iteration
 from bats.metric.scaled import ScaledMetric
-from bats.model.ensemble import DynamicsConfig
-from bats.model.fit import fit_dynamics
-from bats.planning.planner import PlannerConfig
-from bats.stitching.acceptance import Learned, action_box, attempt
-from bats.stitching.candidates import CandidateConfig, Candidates
-from bats.stitching.loop import StitchConfig, stitch
+from bats.model.fit import fit_model
+from bats.planning.context import PlanningContext
+from bats.stitching.acceptance import plan_candidates
+from bats.stitching.candidates import Candidates
+from bats.stitching.history import History
+from bats.stitching.loop import stitch
+from benchmarks.common import print_figures, script_parser
 
-LONGEST = 4
-TOLERANCE = 0.2
+STITCH = StitchConfig(
+    rounds=150,
+    samples=2000,
+    attempts=500,
+    max_length=4,
+    tolerance=0.2,
+    local_error=False,
+    candidates=CandidateConfig(branching=3, lengths="all"),
+)
+MODEL = ModelConfig(members=5, elites=5, hidden=(64, 64), updates=3000)
 REACH = 0.05
 """how far an action moves in each direction"""
-GOAL = (0.8, 0.8)
-RADIUS = 0.2
-STEPS = 25
-"""of an episode"""
+GOAL, RADIUS = (0.8, 0.8), 0.2
+EPISODE_STEPS = 25
 NEAR = 3.0
-"""a pair whose plan ends within so many tolerances of its target is planned again"""
-TRIES = 8
-"""more plans of such a pair"""
-CHUNK = 65_536
+"""tolerances from its target within which a plan must end for the pair to be planned again"""
+REPEATS = 8
+"""further plans of such a pair"""
+BLOCK = 65_536
 """pairs planned at a time"""
 
-MODEL = DynamicsConfig(members=5, elites=5, hidden=(64, 64), updates=3000, validation_rows=50, held_out_rows=50)
+
+def main() -> None:
+    parser = script_parser(__doc__, quick="one world of few states")
+    parser.add_argument("--episodes", type=int, default=24, help="of 25 steps, in the log (default: 24)")
+    parser.add_argument("--seeds", type=int, default=3, help="worlds (default: 3)")
+    arguments = parser.parse_args()
+    episodes, seeds = (10, 1) if arguments.quick else (arguments.episodes, arguments.seeds)
+    shares, fractions = [], []
+    for seed in range(seeds):
+        log = wandering_log(episodes, seed=seed)
+        mdp = from_dataset(log, penalty=0.1)
+        model = fit_model(log, replace(MODEL, updates=500) if arguments.quick else MODEL, seed=seed)
+        context = PlanningContext.of(model, ScaledMetric.of(log), mdp, local_error=False)
+        complete, all_plans = stitch_all_pairs(mdp, context)
+        best = policy_iteration(complete).start_value
+        history, numbers = History.empty(mdp.real_count), range(1, STITCH.rounds + STITCH.recovery_rounds + 1)
+        rounds = list(stitch(mdp, context, STITCH, seed=seed, history=history, rounds=numbers))
+        logged = policy_iteration(mdp).start_value
+        value = rounds[-1].record.value if rounds else logged
+        plans = sum(one.record.tried for one in rounds)
+        print(
+            f"seed {seed}: {mdp.state_count} states, value {logged:.2f} in the log, {best:.2f} with {all_plans:,} "
+            f"plans of all pairs, {value:.2f} with {plans:,} plans of BATS in {len(rounds)} rounds",
+            flush=True,
+        )
+        shares.append(value / best)
+        fractions.append(plans / all_plans)
+    print_figures(
+        [("value_share", min(shares), "share"), ("plan_fraction", max(fractions), "share")], prefix="all_pairs_"
+    )
 
 
-def wandering(episodes: int, *, seed: int) -> Dataset:
-    """Walks in the unit square that keep their direction for a while; the start is the lower left quarter's."""
+def wandering_log(episodes: int, *, seed: int) -> Dataset:
+    """Trajectories in the unit square that keep their direction for a while; starts are in the lower left quarter."""
     rng = np.random.default_rng(seed)
-    place = np.where(np.arange(episodes)[:, None] % 4 == 0, 0.25 * rng.random((episodes, 2)), rng.random((episodes, 2)))
+    # every fourth episode begins among the starts, the others anywhere
+    starting = np.arange(episodes)[:, None] % 4 == 0
+    position = np.where(starting, 0.25 * rng.random((episodes, 2)), rng.random((episodes, 2)))
     heading = rng.uniform(0, 2 * np.pi, episodes)
     rows = []
-    for _ in range(STEPS):
+    for _ in range(EPISODE_STEPS):
         heading += rng.normal(0, 0.3, episodes)
         action = 0.6 * np.stack([np.cos(heading), np.sin(heading)], axis=1)
-        after = place + REACH * action
-        rows.append((place, action, after))
-        place = after
-    states, actions, after = (np.stack([row[part] for row in rows], axis=1).reshape(-1, 2) for part in range(3))
-    ends = np.zeros((episodes, STEPS), dtype=bool)
-    ends[:, -1] = True
+        rows.append((position, action, position + REACH * action))
+        position = rows[-1][2]
+    states, actions, next_states = (np.stack([row[part] for row in rows], axis=1).reshape(-1, 2) for part in range(3))
     log = Dataset.from_arrays(
         states.astype(np.float32),
         actions.astype(np.float32),
-        (np.linalg.norm(after - GOAL, axis=1) < RADIUS).astype(np.float32),
-        next_observations=after.astype(np.float32),
-        timeouts=ends.ravel(),
+        (np.linalg.norm(next_states - GOAL, axis=1) < RADIUS).astype(np.float32),
+        next_observations=next_states.astype(np.float32),
+        timeouts=np.arange(len(states)) % EPISODE_STEPS == EPISODE_STEPS - 1,
         name="wandering",
     )
-    return log.with_starts(np.flatnonzero(np.arange(len(log)) % (4 * STEPS) == 0))
+    return log.with_starts(np.flatnonzero(np.arange(len(log)) % (4 * EPISODE_STEPS) == 0))
 
 
-def stitched_everywhere(mdp: TabularMDP, learned: Learned, planner: PlannerConfig) -> tuple[TabularMDP, int]:
-    """Every pair with every number of actions; the MDP and how many plans it took.
+def stitch_all_pairs(mdp: TabularMDP, context: PlanningContext) -> tuple[TabularMDP, int]:
+    """The MDP with stitches of all pairs and lengths, and the number of plans.
 
-    Plans start from logged actions drawn at random. What comes near its target is planned again from other ones, and
-    all that arrive are added: which of the plans of a pair earns more, and whether one is found at the very edge of
-    what can be reached, must not hang on the luck of a start.
+    Plans start from logged actions drawn at random. Pairs whose plan ends near its target are planned again from other
+    actions, and all accepted plans are added: neither the best plan of a pair nor one that barely reaches its target
+    should depend on the luck of a start.
     """
-    states = mdp.real_count
-    pair = np.arange(states * states)
-    rng = np.random.default_rng(0)
-    grown, plans = mdp, 0
-    for length in range(1, LONGEST + 1):
-        for first in range(0, len(pair), CHUNK):
-            left = pair[first : first + CHUNK]
-            for _ in range(1 + TRIES):
-                candidates = _drawn(left // states, left % states, length, mdp.edge_count, rng)
-                tried, found = attempt(mdp, candidates, learned, planner, tolerance=TOLERANCE, shortest=False, seed=0)
-                grown, plans = add_stitches(grown, found, stitch_round=1), plans + len(tried)
-                left = left[tried.error < NEAR * TOLERANCE]
-    return grown, plans
+    states, rng = mdp.real_count, np.random.default_rng(0)
+    all_pairs = np.arange(states * states)
+    complete, plans = mdp, 0
+    for length in range(1, STITCH.max_length + 1):
+        for first in range(0, len(all_pairs), BLOCK):
+            pairs = all_pairs[first : first + BLOCK]
+            for _ in range(1 + REPEATS):
+                candidates = _random_candidates(pairs // states, pairs % states, length, mdp.edge_count, rng)
+                attempts, stitches = plan_candidates(mdp, candidates, context, STITCH, seed=0)
+                complete, plans = add_stitches(complete, stitches, stitch_round=1), plans + len(attempts)
+                pairs = pairs[attempts.error < NEAR * STITCH.tolerance]
+    return complete, plans
 
 
-def _drawn(
+def _random_candidates(
     source: Int[np.ndarray, "C"], target: Int[np.ndarray, "C"], length: int, edges: int, rng: np.random.Generator
 ) -> Candidates:
-    """Pairs to be joined with some number of actions, starting from any of the log's."""
+    """Pairs to connect with `length` actions, starting from any of the log's."""
     count = len(source)
     return Candidates(
         source=source,
         target=target,
         length=np.full(count, length),
-        edge=rng.integers(0, edges, (count, LONGEST)),
+        edge=rng.integers(0, edges, (count, STITCH.max_length)),
         gain=np.ones(count),
-        gap=np.zeros(count),
+        distance=np.zeros(count),
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=24)
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    shares, fractions = [], []
-    for seed in range(options.seeds):
-        log = wandering(options.episodes, seed=seed)
-        model = fit_dynamics(log, MODEL, seed=seed)
-        learned = Learned(model.dynamics, ScaledMetric.of(log), action_box(log), None)
-        planner = PlannerConfig(fallback=False)
-        mdp = from_dataset(log, penalty=0.1)
-        everywhere, all_plans = stitched_everywhere(mdp, learned, planner)
-        best = start_value(everywhere, policy_iteration(everywhere).value)
-        settings = StitchConfig(
-            rounds=150,
-            samples=2000,
-            attempts=500,
-            tolerance=TOLERANCE,
-            calibrate=False,
-            candidates=CandidateConfig(longest=LONGEST, branches=3, lengths="all"),
-            planner=planner,
-        )
-        rounds = list(stitch(mdp, learned, settings, seed=seed))
-        plans = sum(each.record.tried for each in rounds)
-        shares.append(rounds[-1].record.value / best)
-        fractions.append(plans / all_plans)
-        logged = start_value(mdp, policy_iteration(mdp).value)
-        print(
-            f"seed {seed}: {mdp.state_count} states, value {logged:.2f} in the log, {best:.2f} with {all_plans:,} "
-            f"plans of all pairs, {rounds[-1].record.value:.2f} with {plans:,} plans of BATS in {len(rounds)} rounds",
-            flush=True,
-        )
-    print(f"figure all_pairs_value_share {min(shares):.4f} share")
-    print(f"figure all_pairs_plan_fraction {max(fractions):.5f} share")
 
 
 if __name__ == "__main__":

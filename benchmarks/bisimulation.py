@@ -1,15 +1,16 @@
-"""The learned bisimulation metric against the exact one on three small worlds, on states that it never fitted to.
+"""The learned bisimulation metric against the exact one on three small worlds, on states that it was not fitted to.
 
-    python -m benchmarks.bisimulation [--settings]
+    python -m benchmarks.bisimulation
+    python -m benchmarks.bisimulation --settings     other horizons and cautions, on the first two worlds and one seed
+    python -m benchmarks.bisimulation --quick        one seed and few updates, to see that it runs
 
-Discount 0.99, the best policy, default settings, three seeds of learning; the random world is another one for each. A
-tenth of the states calibrates and a tenth tests: no number here is of pairs with any other state in them. About four
-minutes on two cores. With `--settings`, other settings than the defaults instead, on the first two worlds and one seed.
+Discount 0.99, the optimal policy, default settings, three seeds of learning; the random world is another one for each
+seed. A tenth of the states calibrates and a tenth tests, and all figures are of pairs of test states. About four
+minutes on two cores.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -17,34 +18,31 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from scipy.stats import spearmanr
 
+from bats.config import BisimulationConfig
 from bats.graph.mdp import TabularMDP
 from bats.graph.solve import policy_iteration
-from bats.metric.bisimulation import PAPER, BisimulationConfig, learn_bisimulation
-from bats.metric.bisimulation_exact import bisimulation_distances
-from bats.metric.calibration import calibrated, held_out_pairs, pair_distances, pair_gaps
-from bats.metric.policy_steps import Transitions
-from benchmarks.small_worlds import GAMMA, gridded_mountain_car, random_places, walled_grid
+from bats.metric.bisimulation import learn_bisimulation
+from bats.metric.calibration import calibrate, held_out_pairs, pair_distances, value_differences
+from bats.metric.policy_steps import PolicySteps
+from benchmarks.common import QUICK, print_figures, script_parser
+from benchmarks.small_worlds import gridded_mountain_car, random_places, walled_grid
+from tests.oracles.exact_bisimulation import bisimulation_distances
 
-SEEDS = (0, 1, 2)
 WORLDS: dict[str, Callable[[int], TabularMDP]] = {
     "grid": lambda seed: walled_grid(),
-    "mountain-car": lambda seed: gridded_mountain_car(),
+    "mountain_car": lambda seed: gridded_mountain_car(),
     "random": random_places,
 }
 DEFAULT = BisimulationConfig()
 SETTINGS = {
     **{f"horizon {steps}": replace(DEFAULT, horizon=steps) for steps in (1, 10, 30, 100, 300)},
-    "horizon 1, no copy": replace(DEFAULT, horizon=1, following_rate=1.0),
-    "horizon 30, no copy": replace(DEFAULT, horizon=30, following_rate=1.0),
-    "caution 1": replace(DEFAULT, caution=1.0),
-    "2 members": replace(DEFAULT, members=2),
-    "paper's loss, 2 members": replace(PAPER, members=2, updates=DEFAULT.updates),
+    **{f"caution {caution:g}": replace(DEFAULT, caution=caution) for caution in (1.0, 10.0)},
 }
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one learned metric does on the pairs that test it."""
+class Measurements:
+    """A learned metric d on pairs of test states."""
 
     bounded: float
     """share of random pairs with |V(s) - V(t)| <= d(s, t)"""
@@ -56,76 +54,72 @@ class Measured:
     near_ratio: float
     near_rank: float
     exact_ratio: float
-    """what the exact metric has for `ratio`"""
+    """`ratio` of the exact metric"""
     margin: float
-    """what calibration stretched by"""
+    """factor of the calibration"""
     seconds: float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The learned bisimulation metric against the exact one.")
+    parser = script_parser(__doc__, quick="one seed and few updates")
     parser.add_argument("--settings", action="store_true", help="compare settings instead")
-    if parser.parse_args().settings:
-        compare_settings()
+    arguments = parser.parse_args()
+    names = [field.name for field in fields(Measurements)]
+    print(f"{'world':<13}{'setting':>14}{'seed':>6}" + "".join(f"{name:>14}" for name in names))
+
+    def measured(world: str, setting: str, config: BisimulationConfig, seed: int) -> Measurements:
+        result = measure(WORLDS[world](seed), config, seed)
+        numbers = "".join(f"{getattr(result, name):>14.4g}" for name in names)
+        print(f"{world:<13}{setting:>14}{seed:>6}{numbers}", flush=True)
+        return result
+
+    if arguments.settings:
+        figures = []
+        for world in ("grid", "mountain_car"):
+            for setting, config in SETTINGS.items():
+                quick = replace(config, updates=QUICK.bisimulation.updates)
+                result = measured(world, setting, quick if arguments.quick else config, 0)
+                name = f"{world}_{setting.replace(' ', '_')}"
+                figures += [(f"{name}_bounded", 100 * result.bounded, "%"), (f"{name}_ratio", result.ratio, "times")]
+        print_figures(figures, prefix="bisimulation_")
         return
-    tell_heading("seed")
-    found: dict[str, list[Measured]] = {name: [] for name in WORLDS}
-    for name, world in WORLDS.items():
-        for seed in SEEDS:
-            found[name].append(measure(world(seed), DEFAULT, seed))
-            tell(name, str(seed), found[name][-1])
-    for name, several in found.items():
-        plain = name.replace("-", "_")
-        print(f"figure bisimulation_{plain}_bounded {100 * min(each.bounded for each in several):.2f} %")
-        print(f"figure bisimulation_{plain}_ratio {max(each.ratio for each in several):.2f} times")
-        print(f"figure bisimulation_{plain}_rank {min(each.rank for each in several):.3f} correlation")
-        print(f"figure bisimulation_{plain}_near_bounded {100 * min(each.near_bounded for each in several):.2f} %")
-        print(f"figure bisimulation_{plain}_near_ratio {max(each.near_ratio for each in several):.2f} times")
-        print(f"figure bisimulation_{plain}_learning {np.mean([each.seconds for each in several]):.1f} s")
+    config, seeds = (QUICK.bisimulation, 1) if arguments.quick else (DEFAULT, 3)
+    results = {world: [measured(world, "default", config, seed) for seed in range(seeds)] for world in WORLDS}
+    for world, of_seeds in results.items():
+        figures = [
+            ("bounded", 100 * min(result.bounded for result in of_seeds), "%"),
+            ("ratio", max(result.ratio for result in of_seeds), "times"),
+            ("rank", min(result.rank for result in of_seeds), "correlation"),
+            ("near_bounded", 100 * min(result.near_bounded for result in of_seeds), "%"),
+            ("near_ratio", max(result.near_ratio for result in of_seeds), "times"),
+            ("learning", float(np.mean([result.seconds for result in of_seeds])), "s"),
+        ]
+        print_figures(figures, prefix=f"bisimulation_{world}_")
 
 
-def compare_settings() -> None:
-    """What the horizon, the copy, caution and the latent ensemble do, all else being equal."""
-    tell_heading("settings")
-    for name in ("grid", "mountain-car"):
-        mdp = WORLDS[name](0)
-        for settings, config in SETTINGS.items():
-            tell(name, settings, measure(mdp, config, 0))
-
-
-def tell_heading(what: str) -> None:
-    print(f"{'world':<13}{what:>25}" + "".join(f"{one.name:>14}" for one in fields(Measured)))
-
-
-def tell(name: str, what: str, measured: Measured) -> None:
-    numbers = "".join(f"{getattr(measured, one.name):>14.4g}" for one in fields(Measured))
-    print(f"{name:<13}{what:>25}{numbers}", flush=True)
-
-
-def measure(mdp: TabularMDP, config: BisimulationConfig, seed: int) -> Measured:
-    """Learns and calibrates a metric of the best policy, and compares it with the exact one."""
+def measure(mdp: TabularMDP, config: BisimulationConfig, seed: int) -> Measurements:
+    """Learns and calibrates a metric of the optimal policy, and compares it with the exact one."""
     solution = policy_iteration(mdp)
-    transitions = Transitions.of(mdp, solution.policy)
-    begun = time.perf_counter()
-    learned = learn_bisimulation(transitions, config, gamma=GAMMA, seed=seed)
-    seconds = time.perf_counter() - begun
-    metric = calibrated(learned, transitions, solution.value, seed=seed)
+    steps = PolicySteps.of(mdp, solution.policy)
+    began = time.perf_counter()
+    learned = learn_bisimulation(steps, config, seed=seed)
+    seconds = time.perf_counter() - began
+    metric = calibrate(learned, steps, seed=seed)
     exact = bisimulation_distances(mdp, solution.policy)
-    kinds = held_out_pairs(metric, transitions, "test", seed=seed)
-    told = {}
-    for kind, pairs in kinds.items():
-        distance, gap = pair_distances(metric, transitions, pairs), pair_gaps(solution.value, pairs)
-        truth, differ = exact[tuple(pairs.T)], gap > 0
-        told[kind] = (
-            float(np.mean(gap <= distance)),
-            float(np.median(distance[differ] / gap[differ])),
-            float(spearmanr(distance, truth)[0]),
-            float(np.median(truth[differ] / gap[differ])),
+    by_kind = {}
+    for kind, pairs in held_out_pairs(metric, steps, "test", seed=seed).items():
+        distance, difference = pair_distances(metric, steps, pairs), value_differences(solution.value, pairs)
+        exact_distance, differs = exact[tuple(pairs.T)], difference > 0
+        by_kind[kind] = (
+            float(np.mean(difference <= distance)),
+            float(np.median(distance[differs] / difference[differs])),
+            float(spearmanr(distance, exact_distance)[0]),
+            float(np.median(exact_distance[differs] / difference[differs])),
         )
-    return Measured(
-        *told["random"][:3],
-        *told["near"][:3],
-        exact_ratio=told["random"][3],
+    return Measurements(
+        *by_kind["random"][:3],
+        *by_kind["near"][:3],
+        exact_ratio=by_kind["random"][3],
         margin=float(metric.margin),
         seconds=seconds,
     )

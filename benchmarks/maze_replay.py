@@ -23,7 +23,7 @@ from bats.evaluation.comparison import nearest_starts
 from bats.evaluation.episodes import replay
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
-from bats.graph.rollouts import Walks, stitched_share, undiscounted_return, walk
+from bats.graph.rollouts import Rollouts, roll_out, stitched_share, undiscounted_return
 from bats.metric.scaled import ScaledMetric
 from bats.tasks.maze2d import Maze, stratified_starts
 
@@ -105,10 +105,10 @@ class MazeComparison:
     stitched_share: float
     end_errors: EndErrors
 
-    def lines(self, name: str) -> list[str]:
-        """The `figure` lines of a benchmark."""
+    def figures(self) -> list[tuple[str, float, str]]:
+        """Names, values and units."""
         replay, errors = self.replay, self.end_errors
-        figures = [
+        return [
             ("promise", self.promise, "return"),
             ("promise_at_replayed_starts", float(replay.promised.returns.mean()), "return"),
             ("replay", float(replay.replayed.returns.mean()), "return"),
@@ -122,7 +122,6 @@ class MazeComparison:
             ("goal_time_promised", replay.promised.goal_time, "share"),
             ("goal_time_replayed", replay.replayed.goal_time, "share"),
         ]
-        return [f"figure {name}_{kind} {value:.6g} {unit}" for kind, value, unit in figures]
 
 
 def compare_in_maze(
@@ -136,7 +135,7 @@ def compare_in_maze(
     seed: int,
 ) -> MazeComparison:
     """All measurements; end errors and the share of stitches are those of the rollouts from all start states."""
-    rollouts = walk(mdp, policy, mdp.starts, maze.episode_steps)
+    rollouts = roll_out(mdp, policy, mdp.starts, maze.episode_steps)
     return MazeComparison(
         promise=float(mdp.start_weights @ undiscounted_return(mdp, rollouts)),
         replay=replay_starts(mdp, policy, maze, metric, per_cell=per_cell, seed=seed),
@@ -153,7 +152,7 @@ def replay_starts(
     A rollout that stops in a dead end of the graph has no further actions, so its replay stops there too.
     """
     start = nearest_starts(mdp, stratified_starts(maze, per_cell, seed=seed), metric)
-    rollouts = walk(mdp, policy, start, maze.episode_steps)
+    rollouts = roll_out(mdp, policy, start, maze.episode_steps)
     promised = np.append(maze.at_goal(mdp.states)[mdp.target], False)[rollouts.edge]  # NO_EDGE is -1: the False
     played = replay(mdp, rollouts, start, maze.environment, record=True)
     replayed = np.zeros_like(promised)
@@ -166,7 +165,7 @@ def replay_starts(
     )
 
 
-def end_errors(mdp: TabularMDP, maze: Maze, metric: ScaledMetric, rollouts: Walks, *, tolerance: float) -> EndErrors:
+def end_errors(mdp: TabularMDP, maze: Maze, metric: ScaledMetric, rollouts: Rollouts, *, tolerance: float) -> EndErrors:
     """Plays every stitch that the rollouts enter, each once, alone and from its exact source."""
     stitches = stitches_used(mdp, rollouts)
     first_edge = stitches.edge[:, 0]
@@ -179,7 +178,7 @@ def end_errors(mdp: TabularMDP, maze: Maze, metric: ScaledMetric, rollouts: Walk
     return EndErrors(first_edge, np.linalg.norm(error, axis=1), tolerance)
 
 
-def stitches_used(mdp: TabularMDP, rollouts: Walks) -> Walks:
+def stitches_used(mdp: TabularMDP, rollouts: Rollouts) -> Rollouts:
     """The distinct stitches of the rollouts, one row each, in full: from their real source to their real target.
 
     A stitch is identified by its first edge, because the imagined states along it have no other edge than its own.
@@ -194,7 +193,7 @@ def stitches_used(mdp: TabularMDP, rollouts: Walks) -> Walks:
         state = np.where(edge == NO_EDGE, 0, mdp.target[edge])  # state 0 is real, so a finished stitch stays finished
         edge = np.where(state < mdp.real_count, NO_EDGE, mdp.first_edge[state])
         if np.all(edge == NO_EDGE):
-            return Walks(np.stack(steps, axis=1))
+            return Rollouts(np.stack(steps, axis=1))
         steps.append(edge)
 
 

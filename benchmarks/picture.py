@@ -1,142 +1,117 @@
-"""The picture of the README: one walk of a solved maze, over the log that it was put together from, as an SVG file.
+"""The picture of the README: one rollout of a solved maze, over the log that it was stitched from.
 
     bats-rl data collect maze2d-large --rows 250000 --seed 0 --out large.hdf5
     bats-rl fit large.hdf5 --preset demo --stitch.rounds 15 --out runs/large
     python -m benchmarks.picture maze2d-large runs/large docs/pictures/stitched_maze.svg
 
-Rows of the map go downwards and columns to the right, as in the pictures of the environment.
+The ending of the file's name decides the format, .svg or .png. Rows of the map go downwards and columns to the right,
+as in the pictures of the environment.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
+from bats.arrays import TabularPolicy
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
-from bats.graph.rollouts import walk
-from bats.runs.folder import RunFolder
-from bats.runs.solve_again import Changes, resolve
-from bats.storage.atomic import atomic_path
+from bats.graph.rollouts import roll_out
+from bats.runs.result import solve_again
+from bats.studies.car_figure import save_figure
 from bats.tasks.maze2d import Maze, find_maze
+from bats.tasks.maze2d.environment import CELL_START
 from bats.tasks.maze2d.maps import GOAL_RADIUS
-from bats.tasks.maze2d.picture import CELL_START
 from bats.tasks.maze2d.waypoints import steps_to
+from benchmarks.common import print_figures, script_parser
 
-SIDE = 60
-"""of a cell, in pixels"""
-DOTS = 6000
+SIDE = 0.8
+"""of a cell, in inches"""
+CUT = 0.6
+"""share of the outermost walls that is not shown"""
+LEGEND = 0.5
+"""inches below the maze"""
+LOG_STATES = 6000
 """logged positions that are drawn"""
-CUT = 36
-"""pixels of the outermost walls that are left away"""
-BELOW = 48
-"""pixels below the maze, for the names of the colours"""
-PAPER, WALL = "#fbfbf9", "#3c4452"
+PAPER, WALL, GREY = "#fbfbf9", "#3c4452", "#8b95a5"
 BLUE, ORANGE, GREEN, GOAL = "#2f74b5", "#e4572e", "#2a9d5c", "#b7e2c4"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("task")
     parser.add_argument("run", type=Path, help="folder of a finished run of the maze's log")
-    parser.add_argument("out", type=Path, help="SVG file to write, over another if there is one")
-    options = parser.parse_args()
-    maze, solved = find_maze(options.task), resolve(RunFolder(options.run), Changes())
-    taken = farthest_walk(solved.mdp, solved.solution.policy, maze)
-    text = drawn(solved.mdp, taken, maze)
-    with atomic_path(options.out, overwrite=True) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    stitched = np.count_nonzero(solved.mdp.stitch_round[taken] != LOGGED) / len(taken)
-    print(f"wrote {options.out}: {len(text) / 1000:.0f} KB, {len(taken)} steps, {stitched:.0%} of them stitched")
+    parser.add_argument("out", type=Path, help="file to write, replacing an earlier one")
+    arguments = parser.parse_args()
+    maze, solution = find_maze(arguments.task), solve_again(arguments.run)
+    edges = farthest_rollout(solution.mdp, solution.policy, maze)
+    save_figure(draw_rollout(solution.mdp, edges, maze), arguments.out)
+    print(f"wrote {arguments.out}: {arguments.out.stat().st_size / 1000:.0f} KB")
+    stitched = float(np.mean(solution.mdp.stitch_round[edges] != LOGGED))
+    print_figures([("steps", len(edges), "steps"), ("stitched", stitched, "share")], prefix="picture_")
 
 
-def farthest_walk(mdp: TabularMDP, policy: Int[np.ndarray, "S"], maze: Maze) -> Int[np.ndarray, "T"]:
-    """The edges to the goal from the cell that is farthest from it; of several walks from there, the quickest."""
-    edges = walk(mdp, policy, mdp.starts, maze.episode_steps).edge
-    near = np.append(maze.goal_distance(mdp.states) <= GOAL_RADIUS / 3, False)
-    arrived = near[np.where(edges == NO_EDGE, mdp.state_count, mdp.target[edges])]
+def farthest_rollout(mdp: TabularMDP, policy: TabularPolicy, maze: Maze) -> Int[np.ndarray, "T"]:
+    """The edges to the goal from the cell that is farthest from it; of several rollouts from there, the fastest."""
+    edges = roll_out(mdp, policy, mdp.starts, maze.episode_steps).edge
+    near_goal = np.append(maze.goal_distance(mdp.states) <= GOAL_RADIUS / 3, False)
+    arrived = near_goal[np.where(edges == NO_EDGE, mdp.state_count, mdp.target[edges])]
     steps = np.where(arrived.any(axis=1), arrived.argmax(axis=1) + 1, maze.episode_steps)
-    far = steps_to(maze, maze.goal)
     cells = np.rint(mdp.states[mdp.starts][:, :2]).astype(int)
-    distance = np.array([far.get((int(row), int(column)), 0) for row, column in cells])
+    steps_from_cell = steps_to(maze, maze.goal)
+    distance = np.array([steps_from_cell.get((int(row), int(column)), 0) for row, column in cells])
     distance[~arrived.any(axis=1)] = -1
     chosen = np.lexsort((steps, -distance))[0]
     return edges[chosen, : steps[chosen]]
 
 
-def drawn(mdp: TabularMDP, taken: Int[np.ndarray, "T"], maze: Maze) -> str:
-    """The text of an SVG file."""
+def draw_rollout(mdp: TabularMDP, edges: Int[np.ndarray, "T"], maze: Maze) -> Figure:
+    """The maze with some states of the log and the rollout, in one colour along the log and another on stitches."""
     rows, columns = maze.shape
-    width, height = columns * SIDE - 2 * CUT, rows * SIDE - 2 * CUT
-    chosen = np.random.default_rng(0).choice(mdp.real_count, min(DOTS, mdp.real_count), replace=False)
-    goal, start = _places(np.array([maze.goal])), _places(mdp.states[mdp.source[taken[:1]]])
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{CUT} {CUT} {width} {height + BELOW}">',
-        f"<title>A walk through {maze.task}, stitched together from pieces of a log</title>",
-        f'<rect x="{CUT}" y="{CUT}" width="{width}" height="{height + BELOW}" fill="{PAPER}"/>',
-        f'<circle {_at(goal)} r="{GOAL_RADIUS * SIDE:g}" fill="{GOAL}"/>',
-        f'<path d="{"".join(f"M{x:g} {y:g}h0" for x, y in _places(mdp.states[chosen]))}" stroke="#8b95a5" '
-        'stroke-width="2.2" stroke-linecap="round" stroke-opacity="0.55"/>',
-        f'<path d="{"".join(_walls(maze))}" fill="{WALL}"/>',
-        '<g fill="none" stroke-linecap="round" stroke-linejoin="round">',
-        f'<path d="{_line(mdp, taken)}" stroke="#ffffff" stroke-width="9"/>',
-        *_pieces(mdp, taken),
-        "</g>",
-        f'<circle {_at(start)} r="8" fill="{GREEN}" stroke="#ffffff" stroke-width="2.5"/>',
-        f'<rect x="{CUT}" y="{CUT + height}" width="{width}" height="{BELOW}" fill="{PAPER}"/>',
-        *_names(columns * SIDE / 2, CUT + height + BELOW / 2),
-        "</svg>\n",
-    ]
-    return "\n".join(parts)
+    width, height = (columns - 2 * CUT) * SIDE, (rows - 2 * CUT) * SIDE
+    figure = Figure(figsize=(width, height + LEGEND), facecolor=PAPER)
+    axes = figure.add_axes((0, LEGEND / (height + LEGEND), 1, height / (height + LEGEND)))
+    # a cell's point is not its middle: it begins 0.7 before it and ends 0.3 after it
+    extent = (-CELL_START, columns - CELL_START, rows - CELL_START, -CELL_START)
+    floor = np.array([[mark != "#" for mark in row] for row in maze.rows])
+    walls = np.ma.masked_array(np.ones(maze.shape), floor)
+    axes.imshow(walls, cmap=ListedColormap([WALL]), extent=extent, interpolation="nearest", zorder=1)
+    axes.add_patch(Circle(maze.goal[::-1], GOAL_RADIUS, color=GOAL, zorder=0))  # walls may cover some of it
+
+    sample = np.random.default_rng(0).choice(mdp.real_count, min(LOG_STATES, mdp.real_count), replace=False)
+    # thousands of marks are an image within an SVG file, which would otherwise be many times as large
+    axes.plot(*_points(mdp.states[sample]), ".", color=GREY, markersize=2.5, alpha=0.5, rasterized=True)
+
+    states = mdp.states[np.append(mdp.source[edges[:1]], mdp.target[edges])]
+    axes.plot(*_points(states), color="white", linewidth=7, solid_capstyle="round")
+    stitched = mdp.stitch_round[edges] != LOGGED
+    for on_stitch, part in groupby(range(len(edges)), key=lambda step: bool(stitched[step])):
+        steps = list(part)
+        colour = ORANGE if on_stitch else BLUE
+        axes.plot(*_points(states[steps[0] : steps[-1] + 2]), color=colour, linewidth=3.5, solid_capstyle="round")
+    axes.plot(*_points(states[:1]), "o", color=GREEN, markersize=11, markeredgecolor="white", markeredgewidth=2)
+
+    # lines without a point, for the legend alone
+    axes.plot([], [], "o", color=GREEN, markersize=9, label="start")
+    axes.plot([], [], color=BLUE, linewidth=3.5, label="along the log")
+    axes.plot([], [], color=ORANGE, linewidth=3.5, label="on stitches")
+    axes.plot([], [], "o", color=GOAL, markersize=13, label="goal")
+    size = min(13.0, 2.2 * width)  # all in one line, however narrow the maze is
+    figure.legend(loc="lower center", ncols=4, frameon=False, fontsize=size, handlelength=1.5, labelcolor=WALL)
+    axes.set_axis_off()
+    axes.set(xlim=(CUT - CELL_START, columns - CUT - CELL_START), ylim=(rows - CUT - CELL_START, CUT - CELL_START))
+    return figure
 
 
-def _pieces(mdp: TabularMDP, taken: Int[np.ndarray, "T"]) -> Iterator[str]:
-    """The walk's parts along the log and along stitches, each in its colour."""
-    stitched = mdp.stitch_round[taken] != LOGGED
-    for is_stitched, part in groupby(range(len(taken)), key=lambda step: bool(stitched[step])):
-        colour, width = (ORANGE, 4) if is_stitched else (BLUE, 4.5)
-        yield f'<path d="{_line(mdp, taken[list(part)])}" stroke="{colour}" stroke-width="{width}"/>'
-
-
-def _line(mdp: TabularMDP, edges: Int[np.ndarray, "T"]) -> str:
-    places = _places(mdp.states[np.append(mdp.source[edges[:1]], mdp.target[edges])])
-    return "M" + "L".join(f"{x:g} {y:g}" for x, y in places)
-
-
-def _walls(maze: Maze) -> Iterator[str]:
-    """One shape for each run of walls in a row, a little higher than the row: otherwise seams would be seen."""
-    for row, marks in enumerate(maze.rows):
-        for is_wall, run in groupby(range(len(marks)), key=lambda column: marks[column] == "#"):
-            columns = list(run)
-            if is_wall:
-                yield f"M{columns[0] * SIDE} {row * SIDE}h{len(columns) * SIDE}v{SIDE + 0.5}h{-len(columns) * SIDE}z"
-
-
-def _names(middle: float, y: float) -> Iterator[str]:
-    """What the colours mean, around the middle below the maze."""
-    names = (("start", GREEN, 92), ("along the log", BLUE, 160), ("along stitches", ORANGE, 166), ("goal", GOAL, 60))
-    x = middle - sum(room for *_, room in names) / 2
-    style = f'font-family="system-ui, sans-serif" font-size="17" fill="{WALL}" dominant-baseline="central"'
-    for name, colour, room in names:
-        line = name.startswith("along")
-        mark = f'<path d="M{x:g} {y:g}h26" stroke="{colour}" stroke-width="5" stroke-linecap="round"/>'
-        yield mark if line else f'<circle cx="{x + 17:g}" cy="{y:g}" r="8" fill="{colour}"/>'
-        yield f'<text x="{x + 34:g}" y="{y:g}" {style}>{name}</text>'
-        x += room
-
-
-def _places(states: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n 2"]:
-    """Where states lie in the picture, to a tenth of a pixel."""
-    return np.round((states[:, 1::-1].astype(np.float64) + CELL_START) * SIDE, 1)
-
-
-def _at(place: Float[np.ndarray, "1 2"]) -> str:
-    return f'cx="{place[0, 0]:g}" cy="{place[0, 1]:g}"'
+def _points(states: Float[np.ndarray, "n D"]) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    """Where states lie in the picture: columns to the right, rows downwards."""
+    return states[:, 1], states[:, 0]
 
 
 if __name__ == "__main__":

@@ -1,138 +1,112 @@
-"""Gauss-Newton against the cross-entropy method: plans a second, acceptance and miss, on the same candidates.
+"""Gauss-Newton against the cross-entropy method: plans per second, accepted share and end error, on equal problems.
 
     python -m benchmarks.planner --log umaze.hdf5 --model umaze.safetensors
-    python -m benchmarks.planner --candidates 200        a quick look
+    python -m benchmarks.planner --quick         few rows and problems, to see that it runs
 
-Without a log it collects D4RL's umaze, without a model it trains one first (and keeps it where --model says).
-Candidates are real: a state of the log, one of its nearest others, and the state that one went on to in as many steps,
-whose actions are the warm start. The tolerance is that of the default preset. All planners see the same ensemble and
-candidates; kernels are compiled before the clock starts.
+    warm_start          the logged actions that both methods start from
+    gauss_newton        ours
+    cem_leaving         the cross-entropy method as it is used: a problem is left at its first acceptable plan
+    cem                 the same with all iterations for every problem
+
+Without a log it collects D4RL's umaze, without a model it trains one first (and saves it where --model says). The
+problems are real: from a state of the log to where one of its nearest others was 1, 4 or 8 steps later. The tolerance
+is the default preset's. Programs are compiled before the clock starts.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
+from scipy.spatial import cKDTree
 
-from bats.config import preset
+from bats.arrays import take
 from bats.data.dataset import Dataset
+from bats.graph.mdp import from_dataset
 from bats.metric.scaled import ScaledMetric
-from bats.model.ensemble import Dynamics, DynamicsConfig
-from bats.model.fit import fit_dynamics, load_model, save_model
-from bats.planning.cross_entropy import CrossEntropyConfig
-from bats.planning.planner import PlannerConfig, Plans, Problems, plan
+from bats.model.fit import Model, fit_model, load_model, save_model
+from bats.planning.context import PlanningContext, Problems
+from bats.planning.cross_entropy import BATCH, end_distances
+from bats.planning.planner import end_error, plan
+from bats.presets import preset
+from benchmarks.common import QUICK, QUICK_ROWS, print_figures, script_parser, task_log
 
 LENGTHS = (1, 4, 8)
 TOLERANCE = preset("default").stitch.tolerance
-QUANTILE = 0.8
 NEIGHBOURS = 10
-
-
-def planners(batch: int, sampled_batch: int) -> dict[str, PlannerConfig]:
-    """What is compared; batches as suit the device."""
-    sampling = CrossEntropyConfig(batch=sampled_batch)
-    plain = PlannerConfig(batch=batch, cross_entropy=sampling)
-    return {
-        "warm_start": replace(plain, iterations=0, more_iterations=0, fallback=False),
-        "gauss_newton": replace(plain, fallback=False),
-        "gauss_newton_with_fallback": plain,
-        "cem_leaving": replace(plain, method="cross-entropy", cross_entropy=replace(sampling, leave_at_success=True)),
-        "cem": replace(plain, method="cross-entropy"),
-    }
-
-
-def candidates(log: Dataset, metric: ScaledMetric, length: int, count: int, *, seed: int) -> Problems:
-    """Pairs of states that a path of `length` logged edges and one neighbour edge joins."""
-    from scipy.spatial import cKDTree
-
-    rng = np.random.default_rng([seed, length])
-    ends = np.flatnonzero(log.episode_ends)
-    to_go = ends[np.searchsorted(ends, np.arange(len(log)))] - np.arange(len(log))
-    usable = np.flatnonzero(to_go >= length)
-    tree = cKDTree(metric.embed(log.observations[usable]))
-    source = rng.choice(len(log), count, replace=False)
-    near = np.asarray(tree.query(metric.embed(log.observations[source]), k=NEIGHBOURS + 1, workers=-1)[1])
-    neighbour = usable[
-        near[np.arange(count), rng.integers(1, NEIGHBOURS + 1, count)]
-    ]  # the nearest is the state itself
-    rows = neighbour[:, None] + np.arange(length)
-    return Problems(
-        log.observations[source],
-        log.next_observations[rows[:, -1]],
-        np.full(count, length),
-        log.actions[rows].astype(np.float32),
-    )
-
-
-def timed(dynamics: Dynamics, metric: ScaledMetric, problems: Problems, config: PlannerConfig) -> tuple[Plans, float]:
-    """The plans, and plans a second without compilation."""
-    box = (np.full(problems.actions.shape[2], -1.0), np.full(problems.actions.shape[2], 1.0))
-    sampled = config.method == "cross-entropy"  # one size of batch whatever there is to plan, so a few will compile it
-    few = problems.some(np.arange(config.cross_entropy.batch), problems.actions.shape[1]) if sampled else problems
-    plan(dynamics, metric.embed, few, config, box=box, tolerance=TOLERANCE, seed=0)
-    begun = time.perf_counter()
-    plans = plan(dynamics, metric.embed, problems, config, box=box, tolerance=TOLERANCE, seed=0)
-    return plans, len(problems) / (time.perf_counter() - begun)
+METHODS = {
+    "gauss_newton": partial(plan, method="gauss-newton", tolerance=TOLERANCE, seed=0),
+    "cem_leaving": partial(plan, method="cross-entropy", tolerance=TOLERANCE, seed=0),
+    "cem": partial(plan, method="cross-entropy", tolerance=0.0, seed=0),  # no plan is within this tolerance
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--candidates", type=int, default=2000)
-    parser.add_argument("--batch", type=int, default=1024, help="problems at once, Gauss-Newton")
-    parser.add_argument("--sampled-batch", type=int, default=8, help="problems at once, cross-entropy method")
-    parser.add_argument("--problems", type=Path, help="candidates saved before, for a machine without the log")
-    options = parser.parse_args()
-    problems, metric, dynamics = prepared(options)
+    parser = script_parser(__doc__, quick="few rows and problems")
+    parser.add_argument("--log", type=Path, help="the log, to collect none")
+    parser.add_argument("--model", type=Path, help="a trained model of it, or where to save the one that is trained")
+    parser.add_argument("--problems", type=int, default=2000, help="of each length (default: 2000)")
+    arguments = parser.parse_args()
+    log = task_log("maze2d-umaze", arguments.log, rows=QUICK_ROWS if arguments.quick else None)
+    model = trained_model(log, arguments.model, quick=arguments.quick)
+    context = PlanningContext.of(model, ScaledMetric.of(log), from_dataset(log), local_error=False)
     figures = []
     for length in LENGTHS:
-        configs = planners(options.batch, options.sampled_batch)
-        found = {name: timed(dynamics, metric, problems[length], config) for name, config in configs.items()}
-        errors = {name: plans.error(QUANTILE) for name, (plans, _) in found.items()}
-        judged = [name for name in configs if name != "warm_start"]
-        everyone = np.all([errors[name] < TOLERANCE for name in judged], axis=0)
-        print(f"length {length}: {everyone.sum()} of {len(everyone)} accepted by all planners")
-        for name, (_, speed) in found.items():
-            accepted = float(np.mean(errors[name] < TOLERANCE))
-            miss = float(errors[name][everyone].mean())
-            print(f"  {name:28} {speed:12,.0f} plans/s   {accepted:6.1%} accepted   mean miss {miss:.4f}", flush=True)
-            figures += [
-                (f"{name}_k{length}_speed", speed, "plans/s"),
-                (f"{name}_k{length}_accepted", accepted, "share"),
-            ]
-            figures.append((f"{name}_k{length}_miss", miss, "steps"))
-        ratio = found["gauss_newton_with_fallback"][1] / found["cem"][1]
-        figures.append((f"gauss_newton_over_cem_k{length}", ratio, "times"))
-    for name, value, unit in figures:
-        print(f"figure {name} {value:.5g} {unit}")
+        problems = problems_of(log, context, length, 100 if arguments.quick else arguments.problems)
+        errors, speeds = {"warm_start": warm_start_error(context, problems)}, {}
+        for name, method in METHODS.items():
+            method(context, take(problems, np.arange(BATCH)) if "cem" in name else problems)  # compiles
+            began = time.perf_counter()
+            errors[name] = end_error(method(context, problems).distance)
+            speeds[name] = len(problems) / (time.perf_counter() - began)
+        # errors are compared on the problems that every method solves
+        solved = np.all([errors[name] < TOLERANCE for name in METHODS], axis=0)
+        print(f"length {length}: {solved.sum()} of {len(solved)} problems solved by every method", flush=True)
+        for name, error in errors.items():
+            figures += [(f"{name}_k{length}_speed", speeds[name], "plans/s")] if name in speeds else []
+            figures.append((f"{name}_k{length}_accepted", float(np.mean(error < TOLERANCE)), "share"))
+            figures.append((f"{name}_k{length}_end_error", float(error[solved].mean()), "ordinary_steps"))
+        figures.append((f"gauss_newton_over_cem_k{length}", speeds["gauss_newton"] / speeds["cem"], "times"))
+    print_figures(figures)
 
 
-def prepared(options: argparse.Namespace) -> tuple[dict[int, Problems], ScaledMetric, Dynamics]:
-    """Candidates of every length, the metric and the model, made or read."""
-    if options.problems is not None:
-        held = np.load(options.problems)
-        problems = {
-            length: Problems(*(held[f"{name}_{length}"] for name in ("source", "target", "length", "actions")))
-            for length in LENGTHS
-        }
-        return problems, ScaledMetric(held["weight"]), load_model(options.model).dynamics
-    from bats.data.formats.load import load_dataset
-    from bats.tasks import collect
+def trained_model(log: Dataset, file: Path | None, *, quick: bool) -> Model:
+    if file is not None and file.exists():
+        return load_model(file)
+    model = fit_model(log, QUICK.model if quick else preset("default").model, seed=0)
+    if file is not None:
+        save_model(model, file)
+    return model
 
-    log = load_dataset(options.log) if options.log else collect("maze2d-umaze", seed=0)
-    metric = ScaledMetric.of(log)
-    problems = {length: candidates(log, metric, length, options.candidates, seed=0) for length in LENGTHS}
-    if options.model is not None and options.model.exists():
-        return problems, metric, load_model(options.model).dynamics
-    model = fit_dynamics(log, DynamicsConfig(), seed=0)
-    if options.model is not None:
-        save_model(model, options.model)
-    return problems, metric, model.dynamics
+
+def problems_of(log: Dataset, context: PlanningContext, length: int, count: int) -> Problems:
+    """Pairs of states that one neighbour edge and `length` logged edges connect."""
+    rng = np.random.default_rng([0, length])
+    ends = np.flatnonzero(log.episode_ends)
+    steps_left = ends[np.searchsorted(ends, np.arange(len(log)))] - np.arange(len(log))
+    usable = np.flatnonzero(steps_left >= length)
+    source = rng.choice(len(log), count, replace=False)
+    points = np.asarray(context.metric.embed(log.observations))
+    _, nearest = cKDTree(points[usable]).query(points[source], k=NEIGHBOURS + 1, workers=-1)
+    # any but the nearest, which is the state itself
+    neighbour = usable[nearest[np.arange(count), rng.integers(1, NEIGHBOURS + 1, count)]]
+    rows = neighbour[:, None] + np.arange(length)
+    return Problems(
+        source=log.observations[source],
+        target=log.next_observations[rows[:, -1]],
+        length=np.full(count, length),
+        actions=log.actions[rows].astype(np.float32),
+    )
+
+
+def warm_start_error(context: PlanningContext, problems: Problems) -> Float[np.ndarray, "C"]:
+    placed = problems.on_device()
+    distance = end_distances(context.simulator, placed, jnp.expand_dims(placed.actions, 1))
+    return end_error(np.asarray(distance[:, 0]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Reading and validating a log of a million rows, in every format it can come in.
+"""Seconds to read and validate a log of a million rows, in every format that is a single file.
 
     python -m benchmarks.read
+    python -m benchmarks.read --quick        a hundredth of the rows, to see that it runs
 
 The log has 4 observation and 2 action numbers in single precision. HDF5 is written as the package writes it, and
 compressed as D4RL's files are.
@@ -19,26 +20,28 @@ from pyarrow import parquet
 
 from bats.data.checks import validate
 from bats.data.dataset import Dataset
-from bats.data.formats.load import load_dataset, write_hdf5
+from bats.data.formats.hdf5 import write_hdf5
+from bats.data.formats.load import load_dataset
+from benchmarks.common import print_figures, script_parser
 from benchmarks.corridor import corridor_log
-
-ROWS = 1_000_000
 
 
 def main() -> None:
+    quick = script_parser(__doc__, quick="a hundredth of the rows").parse_args().quick
     validate(corridor_log(1_000))  # compiles
-    log = corridor_log(ROWS)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file in write_all(log, folder):
-            size = file.stat().st_size / 1e6
-            begun = time.perf_counter()
+    log = corridor_log(10_000 if quick else 1_000_000)
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        for file in write_all(log, Path(folder)):
+            began = time.perf_counter()
             dataset = load_dataset(file)
-            read = time.perf_counter() - begun
+            reading = time.perf_counter() - began
             validate(dataset)
-            both = time.perf_counter() - begun
-            print(f"{file.name}: {size:.0f} MB, read in {read:.2f} s, validated in {both - read:.2f} s")
-            print(f"figure read_and_validate_1m_{file.name.replace('.', '_')} {both:.2f} s")
+            both = time.perf_counter() - began
+            size = file.stat().st_size / 1e6
+            print(f"{file.name}: {size:.0f} MB, read in {reading:.2f} s, validated in {both - reading:.2f} s")
+            figures.append((file.name.replace(".", "_"), both, "s"))
+    print_figures(figures, prefix="read_and_validate_1m_")
 
 
 def write_all(log: Dataset, folder: Path) -> list[Path]:
@@ -56,12 +59,13 @@ def write_all(log: Dataset, folder: Path) -> list[Path]:
         for field, values in fields.items():
             file.create_dataset(field, data=values, compression="gzip")
     np.savez(files[2], **fields)  # type: ignore[arg-type]  # its flags are keywords too
+    # tables have one column for each number
     columns = {"rewards": log.rewards, "terminations": log.terminations}
     for field in ("observations", "actions", "next_observations"):
         columns |= {f"{field}_{number}": values for number, values in enumerate(fields[field].T)}
     parquet.write_table(pa.table(columns), files[3])
-    text = np.column_stack([values.astype(np.float64) for values in columns.values()])
-    np.savetxt(files[4], text, delimiter=",", header=",".join(columns), comments="", fmt="%.9g")
+    table = np.column_stack([values.astype(np.float64) for values in columns.values()])
+    np.savetxt(files[4], table, delimiter=",", header=",".join(columns), comments="", fmt="%.9g")
     return files
 
 
