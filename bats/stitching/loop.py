@@ -1,8 +1,9 @@
-"""Algorithm 1: solve, sample, find candidates, plan, add, repeat.
+"""Algorithm 1 of the paper: solve, sample, find candidates, plan, add, repeat.
 
-The loop is a generator: each round it yields the grown MDP with all that was tried, and its caller shows, saves or
-stops. All chance in a round comes from the seed and the round's number, and what a round needs of earlier ones is in
-what they yielded, so a loop that continues from saved rounds ends as if it had never stopped.
+A candidate is a pair of states that may be worth connecting, an attempt is a plan made for it, and a stitch is a plan
+that reaches its target. The loop is a generator: each round it yields the grown MDP with all that was tried, and its
+caller shows, saves or stops. All chance in a round comes from the seed and the round's number, and a round needs nothing
+of earlier ones but the MDP and the history, so a loop that continues from saved rounds ends as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from bats.streams import Stream, generator
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """The solved MDP with the round's stitches, and how the round got there."""
+    """What a round has added, and how it got there."""
 
     solution: Solution
+    """of the grown MDP, `solution.mdp`"""
     stitches: Stitches
     attempts: Attempts
     record: RoundRecord
@@ -38,35 +40,36 @@ class Round:
 def stitch(
     mdp: TabularMDP, context: PlanningContext, config: StitchConfig, *, seed: int, history: History, rounds: range
 ) -> Iterator[Round]:
-    """Stitches the MDP of a log, yielding after each round; ends early when a round finds nothing to try.
+    """Adds stitches to the MDP round by round, and ends early when a round finds no candidate.
 
-    `rounds` are the numbers of the rounds to come. To continue from saved rounds, give the MDP they grew and their
-    history.
+    `rounds` are the numbers of the rounds to make, from 1. The last `config.recovery_rounds` lead back to the policy's
+    rollouts from states beside them. To continue, give the MDP that the saved rounds have grown and their history.
     """
+    # only logged states are sources or targets, so the index stays as it is
     index = NeighbourIndex(np.asarray(context.metric.embed(mdp.states[: mdp.real_count])), config.neighbours)
-    # every round solves from scratch: a warm start could break ties otherwise than a run that continues
+    # always from scratch: after a warm start, ties could be broken in another way than in a run that continues
     solution = policy_iteration(mdp, dead_end_value=config.dead_end_value)
     for number in rounds:
         rng = generator(seed, Stream.STITCHING_ROUND, number)
 
-        # sample states where the policy goes, and find pairs of states that are worth connecting
+        # sample states where the policy goes, or beside, and find the most promising candidates from there
         propose = search_along_policy if number <= config.rounds else search_for_recovery
         for max_length in lengths_to_search(config, number, mdp.action_count):
-            found = propose(Search(solution, context.metric, index, history, config, max_length), rng)
-            if len(found.candidates):
+            proposal = propose(Search(solution, context.metric, index, history, config, max_length), rng)
+            if len(proposal.candidates):
                 break
         else:
-            return
+            return  # no length has a candidate
 
-        # plan the most promising ones with the model, and keep the plans that reach their target
+        # plan these with the model, and keep the plans that reach their target
         plan_seed = int(rng.integers(2**31))
-        attempts, stitches = plan_candidates(mdp, found.candidates, context, config, seed=plan_seed)
+        attempts, stitches = plan_candidates(mdp, proposal.candidates, context, config, seed=plan_seed)
         history = history.extended(attempts)
 
-        # add these as new edges, and solve the grown MDP exactly
+        # add their states and edges, and solve the grown MDP
         value_before = solution.start_value
         mdp = add_stitches(mdp, stitches, stitch_round=number)
         solution = policy_iteration(mdp, dead_end_value=config.dead_end_value)
-        searched = (found.sources, found.found)
-        record = RoundRecord.of(number, attempts, solution, searched=searched, value_before=value_before)
+        counts = proposal.source_count, proposal.candidate_count
+        record = RoundRecord.of(number, *counts, attempts, solution, value_before=value_before)
         yield Round(solution, stitches, attempts, record)

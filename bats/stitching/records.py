@@ -78,12 +78,12 @@ class RoundRecord:
 
     @classmethod
     def of(
-        cls, number: int, attempts: Attempts, solution: Solution, *, searched: tuple[int, int], value_before: float
+        cls, number: int, sources: int, candidates: int, attempts: Attempts, solution: Solution, *, value_before: float
     ) -> RoundRecord:
-        """The record of a round that has led to this solution; `searched` are its numbers of sources and candidates."""
+        """The record of a round that has led to this solution."""
         mdp = solution.mdp
         counts = {outcome.name.lower(): int(np.sum(attempts.outcome == outcome)) for outcome in Outcome}
-        (sources, candidates), accepted = searched, counts.pop("accepted")
+        accepted = counts.pop("accepted")
         return cls(
             round=number,
             sources=sources,

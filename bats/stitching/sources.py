@@ -32,12 +32,12 @@ NEARBY = NeighbourConfig(count=4, scales=(0.1, 0.01, 0.002, 0.0005))
 class Proposal:
     """What a round plans."""
 
-    sources: int
+    source_count: int
     """distinct states searched"""
-    found: int
-    """candidates found"""
+    candidate_count: int
+    """candidates of all of them"""
     candidates: Candidates
-    """the most promising of them"""
+    """the most promising ones"""
 
 
 def lengths_to_search(config: StitchConfig, number: int, action_count: int | None) -> tuple[int, ...]:
@@ -113,7 +113,8 @@ def _propose(search: Search, sources: Indices, visits: Indices, forest: Forest, 
 
 def _joined(first: Proposal, second: Proposal) -> Proposal:
     candidates = concat([first.candidates, second.candidates])
-    return Proposal(first.sources + second.sources, first.found + second.found, candidates)
+    counts = first.source_count + second.source_count, first.candidate_count + second.candidate_count
+    return Proposal(*counts, candidates)
 
 
 def _random_neighbours(
