@@ -39,9 +39,10 @@ from bats.streams import Stream, generator
 
 STEPS = 20
 """most actions of one rollout"""
-ANCHORS = 8000
-"""states that the clone is rolled out from: the starts, others that the graph's policy visits, and about as many where
-its own rollouts end"""
+ANCHORS = 2000
+"""states that the clone is rolled out from: the starts, and others that the graph's policy visits"""
+RESTARTS = 5000
+"""about as many more rollouts at most begin where others end"""
 NEAREST = 16
 """states near a rollout's end that it may be continued from"""
 INFLATION = 1.25
@@ -50,6 +51,28 @@ ROUNDING = 1e-9
 """bounds that change by less, relative to the possible range, have converged"""
 BATCH = 256
 """rollouts made together"""
+
+
+@dataclass(frozen=True, eq=False)
+class JointSupport:
+    """The support of the log, and of the states that the graph's policy visits: its stitches may leave the log's."""
+
+    clone: Policy
+    """its support is the log's"""
+    visited: cKDTree
+    """embedded"""
+    metric: Metric
+
+    @classmethod
+    def of(cls, clone: Policy, visited: Float[np.ndarray, "v D"], metric: Metric) -> JointSupport:
+        return cls(clone, cKDTree(np.asarray(metric.embed(visited))), metric)
+
+    def contains(self, states: Float[np.ndarray, "n D"]) -> Bool[np.ndarray, "n"]:
+        inside = np.isfinite(states).all(axis=1)  # a prediction may diverge
+        known = states[inside]
+        distance, _ = self.visited.query(np.asarray(self.metric.embed(known)), workers=-1)
+        inside[inside] = (self.clone.support_distance(known) <= 1) | (distance <= self.clone.support_limit)
+        return inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +102,18 @@ def bound_clone(
 ) -> tuple[ValueBounds, CalibrationFactors]:
     """Bounds on the clone; they are known where it was rolled out from, elsewhere they are floor and ceiling."""
     mdp, rng = solution.mdp, generator(estimator.seed, Stream.CLONE_ROLLOUTS)
-    others = np.setdiff1d(reachable(mdp, solution.policy, mdp.starts), mdp.starts)
+    visited = reachable(mdp, solution.policy, mdp.starts)
+    support = JointSupport.of(clone, mdp.states[visited], estimator.context.metric)
+    others = np.setdiff1d(visited, mdp.starts)
     room = max(ANCHORS - len(mdp.starts), 0)
     anchors = np.concatenate([mdp.starts, others if len(others) <= room else rng.choice(others, room, replace=False)])
-    # some rollouts from the starts are restarted where they end, until little value is left
-    restarted = np.arange(len(mdp.starts))
-    room = math.ceil(ANCHORS * STEPS / relevant_steps(mdp.gamma))
-    if len(restarted) > room:
-        restarted = np.sort(rng.choice(restarted, room, replace=False))
-    rollouts = roll_out_and_restart(clone, mdp.states[anchors], restarted, estimator, gamma=mdp.gamma)
-    near, distance = _nearest_starts(rollouts, len(anchors), estimator.context.metric)
+    # one batch of rollouts from the starts is restarted where they end, again and again, until little value is left
+    restarted = np.sort(rng.choice(len(mdp.starts), min(BATCH, len(mdp.starts)), replace=False))
+    rollouts = roll_out_and_restart(support, mdp.states[anchors], restarted, estimator, gamma=mdp.gamma)
+    near = _nearest_starts(rollouts, estimator.context.metric)
     first = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
     factors = calibration_factors(estimator, rollouts.length, _chain_errors(rollouts, near, first))
-    chain = _chained(rollouts, near, distance, clone, estimator, factors)
+    chain = _chained(rollouts, near, support, estimator, factors)
     lower, upper = np.full((2, mdp.state_count), [[floor], [ceiling]])
     bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
     lower[anchors], upper[anchors] = (bound[: len(anchors)] for bound in bounds)
@@ -145,7 +167,7 @@ class Chain:
 
 
 def roll_out_and_restart(
-    clone: Policy,
+    support: JointSupport,
     anchors: Float[np.ndarray, "n D"],
     restarted: Int[np.ndarray, "w"],
     estimator: ErrorEstimator,
@@ -157,18 +179,18 @@ def roll_out_and_restart(
     The rollouts are those from the anchors and then, turn by turn, those that were restarted, about as many at most.
     A rollout that terminated, left the support, or is not reliable for even one step is not restarted.
     """
-    turn = roll_out_clone(clone, anchors, estimator, gamma=gamma)
+    turn = roll_out_clone(support.clone, anchors, estimator, gamma=gamma)
     turns, restarts = [turn], 0
     row, steps = restarted, turn.length[restarted]
     while True:
         continues = ~turn.terminated[row] & (turn.end_error[row] < estimator.tolerance)
         continues &= steps < relevant_steps(gamma)
         row, steps = row[continues], steps[continues]
-        supported = clone.support_distance(turn.end[row]) <= 1
+        supported = support.contains(turn.end[row])
         row, steps = row[supported], steps[supported]
-        if len(row) == 0 or restarts >= ANCHORS:
+        if len(row) == 0 or restarts >= RESTARTS:
             return concat(turns)
-        turn = roll_out_clone(clone, turn.end[row], estimator, gamma=gamma)
+        turn = roll_out_clone(support.clone, turn.end[row], estimator, gamma=gamma)
         turns.append(turn)
         restarts += len(row)
         row, steps = np.arange(len(row)), steps + turn.length
@@ -265,14 +287,10 @@ def _simulate(
     return jax.lax.scan(step, members, None, length=steps)[1]
 
 
-def _nearest_starts(
-    rollouts: ModelRollouts, anchors: int, metric: Metric
-) -> tuple[Int[np.ndarray, "n N"], Float[np.ndarray, "n"]]:
-    """The starts nearest to each end, and the distance to the nearest anchor; the other starts are only predicted."""
+def _nearest_starts(rollouts: ModelRollouts, metric: Metric) -> Int[np.ndarray, "n N"]:
+    """The rollouts that start nearest to each end."""
     points, queries = np.asarray(metric.embed(rollouts.start)), np.asarray(metric.embed(rollouts.end))
-    _, near = cKDTree(points).query(queries, k=np.arange(1, min(NEAREST, len(points)) + 1), workers=-1)
-    distance, _ = cKDTree(points[:anchors]).query(queries, workers=-1)
-    return near, distance
+    return cKDTree(points).query(queries, k=np.arange(1, min(NEAREST, len(points)) + 1), workers=-1)[1]
 
 
 def _chain_errors(
@@ -293,8 +311,7 @@ def _chain_errors(
 def _chained(
     rollouts: ModelRollouts,
     near: Int[np.ndarray, "n N"],
-    anchor_distance: Float[np.ndarray, "n"],
-    clone: Policy,
+    support: JointSupport,
     estimator: ErrorEstimator,
     factors: CalibrationFactors,
 ) -> Chain:
@@ -303,9 +320,9 @@ def _chained(
     distance = np.full(near.shape, np.inf)
     if factors.known:
         reward_error = factors.reward * rollouts.reward_error
-        supported = (clone.support_distance(rollouts.end) <= 1) | (anchor_distance <= clone.support_limit)
         # nothing continues from a termination, so it may lie where the log shows nothing
-        known = (supported | rollouts.terminated) & (rollouts.end_error < estimator.tolerance)
+        known = support.contains(rollouts.end) | rollouts.terminated
+        known &= rollouts.end_error < estimator.tolerance
         embed = estimator.value_metric.embed
         points, ends = np.asarray(embed(rollouts.start.astype(np.float32))), np.asarray(embed(rollouts.end))
         to_neighbours = np.linalg.norm(points[near] - ends[:, None], axis=2)

@@ -32,6 +32,9 @@ NEIGHBOURS = 4
 ROUNDING = 1e-9
 """a value difference below this, relative to the largest value, counts as none"""
 
+SINGLE_PRECISION = 1e-5
+"""relative rounding of a distance between nearby embeddings"""
+
 StatePairs = Int[np.ndarray, "pairs 2"]
 
 
@@ -50,8 +53,9 @@ def calibrate(metric: BisimulationMetric, steps: PolicySteps, *, share: float = 
             raise DataError(f"a metric that tells states of different value apart in {share:.1%} of pairs", found)
     if max(factors) == 0:  # all values are equal, so any distance bounds them
         return metric
-    margin = np.asarray(metric.margin * max(factors), dtype=np.float32)
-    return eqx.tree_at(lambda whole: whole.margin, metric, np.nextafter(margin, np.float32(np.inf)))
+    # embeddings are in single precision: the pair that decides must not fall short by rounding
+    margin = np.asarray(metric.margin * max(factors) * (1 + SINGLE_PRECISION), dtype=np.float32)
+    return eqx.tree_at(lambda whole: whole.margin, metric, margin)
 
 
 def held_out_pairs(metric: BisimulationMetric, steps: PolicySteps, part: Part, *, seed: int) -> dict[str, StatePairs]:

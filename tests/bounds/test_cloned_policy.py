@@ -14,6 +14,7 @@ from bats.bounds.certificate import CalibrationFactors
 from bats.bounds.cloned_policy import (
     INFLATION,
     Chain,
+    JointSupport,
     ModelRollouts,
     bound_clone,
     roll_out_and_restart,
@@ -35,8 +36,9 @@ THREE_REWARDS = np.array([[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]])
 
 
 def chain_of(rollouts: ModelRollouts, clone: Policy, errors: ErrorEstimator, factors: CalibrationFactors) -> Chain:
-    near, distance = cloned_policy._nearest_starts(rollouts, len(rollouts.start), errors.context.metric)
-    return cloned_policy._chained(rollouts, near, distance, clone, errors, factors)
+    metric = errors.context.metric
+    near, support = cloned_policy._nearest_starts(rollouts, metric), JointSupport.of(clone, rollouts.start, metric)
+    return cloned_policy._chained(rollouts, near, support, errors, factors)
 
 
 def test_a_chain_that_leads_to_itself_has_a_closed_form() -> None:
@@ -105,15 +107,13 @@ def test_rollouts_are_restarted_where_they_end(monkeypatch: pytest.MonkeyPatch) 
     states, restarted = positions(), np.array([3, 5])
     errors = estimator(error=0.02, tolerance=0.05)  # reliable for two steps
     monkeypatch.setattr(cloned_policy, "relevant_steps", lambda gamma: 6)
-    rollouts = roll_out_and_restart(moving(states), states, restarted, errors, gamma=GAMMA)
+    support = JointSupport.of(moving(states), states, errors.context.metric)
+    rollouts = roll_out_and_restart(support, states, restarted, errors, gamma=GAMMA)
     assert len(rollouts.start) == len(states) + 2 * 2  # each is restarted twice, and makes 2 of the 6 steps each time
     np.testing.assert_allclose(rollouts.start[-2:], states[restarted] + 4 * STEP, rtol=1e-5)
     np.testing.assert_allclose(rollouts.end[-2:], states[restarted] + 6 * STEP, rtol=1e-5)
-    near, distance = cloned_policy._nearest_starts(rollouts, len(states), errors.context.metric)
+    near = cloned_policy._nearest_starts(rollouts, errors.context.metric)
     assert near[restarted, 0].tolist() == [len(states), len(states) + 1]  # where their first rollouts ended
-    # beyond the line there are predicted states only, so the nearest anchor is as far as the line's end
-    beyond = rollouts.end[-2:, 0] - states.max()
-    assert np.all(distance[-2:] >= beyond - 1e-6)
 
 
 def test_rollouts_are_restarted_within_support_while_steps_matter_and_there_is_room(
@@ -124,8 +124,9 @@ def test_rollouts_are_restarted_within_support_while_steps_matter_and_there_is_r
 
     def count(*, steps: int, room: int) -> int:
         monkeypatch.setattr(cloned_policy, "relevant_steps", lambda gamma: steps)
-        monkeypatch.setattr(cloned_policy, "ANCHORS", room)
-        starts = roll_out_and_restart(moving(states), states, everything, errors, gamma=GAMMA).start
+        monkeypatch.setattr(cloned_policy, "RESTARTS", room)
+        support = JointSupport.of(moving(states), states, errors.context.metric)
+        starts = roll_out_and_restart(support, states, everything, errors, gamma=GAMMA).start
         assert starts.max() <= states.max() + 0.5 + 1e-6  # support ends 0.5 beyond the states
         return len(starts)
 
@@ -137,7 +138,7 @@ def test_rollouts_are_restarted_within_support_while_steps_matter_and_there_is_r
 def test_errors_along_a_chain_are_discounted_and_summed_per_rollout() -> None:
     states, errors = positions(), estimator(error=0.02)
     rollouts = roll_out_clone(staying(states), states, errors, gamma=GAMMA, steps=5)
-    near, _ = cloned_policy._nearest_starts(rollouts, len(states), errors.context.metric)
+    near = cloned_policy._nearest_starts(rollouts, errors.context.metric)
     value, reward = cloned_policy._chain_errors(rollouts, near, np.array([7]))
     weight = GAMMA ** (5 * np.arange(6))  # it stays, so the same rollout follows again, until 0.9^30 < 0.05
     np.testing.assert_allclose(reward, [[rollouts.reward_error[7] * weight.sum()]])
@@ -173,6 +174,16 @@ def test_an_end_out_of_support_is_not_known() -> None:
     rollouts = roll_out_clone(away, states, errors, gamma=GAMMA, steps=5)  # five steps of 1 lead far beyond the line
     chain = chain_of(rollouts, away, errors, CalibrationFactors(1.0, 1.0, 100))
     assert np.all(np.isinf(chain.distance))
+
+
+def test_states_that_the_graphs_policy_visits_are_supported_besides_the_logs_own() -> None:
+    states, metric = positions(), estimator().context.metric
+    clone = staying(states)
+    far = states.max() + 100 * clone.support_limit
+    visited = np.vstack([states, [[far]]])
+    queries = np.array([[far + 0.9 * clone.support_limit], [far + 1.1 * clone.support_limit], [states[0, 0]], [np.nan]])
+    assert JointSupport.of(clone, visited, metric).contains(queries).tolist() == [True, False, True, False]
+    assert JointSupport.of(clone, states, metric).contains(queries).tolist() == [False, False, True, False]
 
 
 @pytest.mark.parametrize("action_count", [None, 4])
