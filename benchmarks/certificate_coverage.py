@@ -28,7 +28,7 @@ from bats.graph.mdp import TabularMDP
 from bats.graph.rollouts import roll_out
 from bats.policy.policy import Policy
 from bats.runs.result import Result, load_result
-from bats.tasks import mountain_car, task_of_log
+from bats.tasks import find_task, mountain_car, task_of_log
 from bats.tasks.maze2d import MAZES, find_maze
 from bats.tasks.maze2d.physics import MazePhysics
 from benchmarks.common import print_figures, script_parser
@@ -48,13 +48,14 @@ Simulator = Callable[[States, Float[np.ndarray, "n A"]], tuple[States, Float[np.
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("--task", help="task to simulate, where the names of the logs do not say it")
     parser.add_argument("--seed", type=int, default=0, help="of the starts (default: 0)")
     arguments = parser.parse_args()
     for folder in arguments.runs:
         result = load_result(folder)
-        task = task_of_log(result.log)
+        task = task_of_log(result.log) if arguments.task is None else find_task(arguments.task)
         if task is None:
-            raise SettingError(f"{folder}: the name of its log, {result.log}, does not say which task to simulate.")
+            raise SettingError(f"The name of the log of {folder}, {result.log}, is not that of a task: give --task.")
         name = folder.resolve().name.replace("-", "_")
         print_figures(coverage(result, task.name, seed=arguments.seed), prefix=f"coverage_{name}_")
 
