@@ -28,6 +28,7 @@ from bats.bounds.error_calibration import MIN_FACTOR, DiscountedErrors, calibrat
 from bats.bounds.error_estimates import ErrorEstimator, disagreement
 from bats.bounds.graph_policy import NEGLIGIBLE, ROLLOUTS, relevant_steps
 from bats.bounds.sandwich import ValueBounds
+from bats.errors import DataError
 from bats.graph.rollouts import reachable
 from bats.graph.solve import Solution
 from bats.model.ensemble import Dynamics
@@ -42,7 +43,7 @@ STEPS = 20
 ANCHORS = 2000
 """states that the clone is rolled out from: the starts, and others that the graph's policy visits"""
 RESTARTS = 5000
-"""about as many more rollouts at most begin where others end"""
+"""no further turn is made once this many rollouts have begun where others end"""
 NEAREST = 16
 """states near a rollout's end that it may be continued from"""
 INFLATION = 1.25
@@ -68,11 +69,8 @@ class JointSupport:
         return cls(clone, cKDTree(np.asarray(metric.embed(visited))), metric)
 
     def contains(self, states: Float[np.ndarray, "n D"]) -> Bool[np.ndarray, "n"]:
-        inside = np.isfinite(states).all(axis=1)  # a prediction may diverge
-        known = states[inside]
-        distance, _ = self.visited.query(np.asarray(self.metric.embed(known)), workers=-1)
-        inside[inside] = (self.clone.support_distance(known) <= 1) | (distance <= self.clone.support_limit)
-        return inside
+        distance, _ = self.visited.query(np.asarray(self.metric.embed(states)), workers=-1)
+        return (self.clone.support_distance(states) <= 1) | (distance <= self.clone.support_limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +174,7 @@ def roll_out_and_restart(
 ) -> ModelRollouts:
     """Rolls the clone out from the anchors, and again from where some of these rollouts end.
 
-    The rollouts are those from the anchors and then, turn by turn, those that were restarted, about as many at most.
+    The rollouts are those from the anchors and then, turn by turn, those that were restarted.
     A rollout that terminated, left the support, or is not reliable for even one step is not restarted.
     """
     turn = roll_out_clone(support.clone, anchors, estimator, gamma=gamma)
@@ -202,7 +200,7 @@ def roll_out_clone(
     """Rolls the clone out in the model from every state, each member from its own states.
 
     A rollout ends after `steps` steps, with a termination, or before the step with which its estimated end error would
-    reach the tolerance; one step is always made.
+    reach the tolerance; one step is always made. `DataError` where the prediction of that step is not finite.
     """
     dynamics, metric = estimator.context.dynamics, estimator.context.metric
     simulate = partial(_simulate, dynamics, _Actor.of(clone), metric, steps)
@@ -222,9 +220,14 @@ def roll_out_clone(
     last, row = length - 1, np.arange(len(states))
     members = np.moveaxis(visited[last, row], 1, 0)
     end = members.mean(axis=0)
+    diverged = int(np.count_nonzero(~np.isfinite(end).all(axis=1) | ~np.isfinite(rewards[0])))
+    if diverged:
+        raise DataError("finite predictions for the policy's actions", f"{diverged} of {len(end)} that are not")
     value_error = disagreement(members, end, estimator.value_metric) + np.cumsum(local[..., 1], axis=0)[last, row]
     weight = running * gamma ** np.arange(steps)[:, None]
-    reward_errors = np.maximum(disagreements + local[..., 2], estimator.resolution)
+    # later steps may have diverged, and 0 times infinity is no number
+    rewards, disagreements = (np.where(running, part, 0.0) for part in (rewards, disagreements))
+    reward_errors = np.maximum(disagreements + np.where(running, local[..., 2], 0.0), estimator.resolution)
     return ModelRollouts(
         start=states,
         end=end,

@@ -87,7 +87,9 @@ def fit_rewards(model: Model, dataset: Dataset, *, seed: int, progress: Progress
     fresh, rows = untrained(dataset, split, config, seed=seed)
     problem, draw = training_problem(fresh, split, config, seed=seed, rewards_only=True)
     state = initial = new_state(RewardNetworks(fresh.networks.reward, fresh.networks.rare), problem)
-    for state, _, _ in train(problem, initial, rows, draw):
+    for state, loss, _ in train(problem, initial, rows, draw):
+        if not np.isfinite(loss):
+            raise DataError("rewards that can be learned", "a loss that is not finite")
         progress("learning the rewards", int(state.update), config.updates)
     networks = replace(model.dynamics.networks, reward=state.params.reward, rare=state.params.rare)
     dynamics = replace(fresh, networks=networks)

@@ -64,9 +64,11 @@ class LocalErrors:
         return cls(cKDTree(np.asarray(metric.embed(rows.observations))), prediction_errors(rows, metric)[:, None])
 
     def near(self, points: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n kinds"]:
-        """The mean error of the held-out rows nearest to each embedded state."""
-        ranks = np.arange(1, min(NEAREST, len(self.errors)) + 1)
-        return self.errors[self.tree.query(points, k=ranks, workers=-1)[1]].mean(axis=1)
+        """The mean error of the held-out rows nearest to each embedded state; infinite where a prediction diverged."""
+        ranks, finite = np.arange(1, min(NEAREST, len(self.errors)) + 1), np.isfinite(points).all(axis=1)
+        errors = np.full((len(points), self.errors.shape[1]), np.inf)
+        errors[finite] = self.errors[self.tree.query(points[finite], k=ranks, workers=-1)[1]].mean(axis=1)
+        return errors
 
     def along(self, points: Float[np.ndarray, "C K m"], length: Int[np.ndarray, "C"]) -> Float[np.ndarray, "C K kinds"]:
         """The errors near the states that each plan acts in; 0 beyond its length.

@@ -72,8 +72,7 @@ class PlanningContext:
         if self.local_errors is None:
             return np.zeros(len(source))
         acted_in = np.concatenate([source[:, None], states], axis=1)
-        finite = np.where(np.isfinite(acted_in), acted_in, 0.0)  # plans that diverge are refused for that
-        return self.local_errors.along(np.asarray(self.metric.embed(finite)), length)[..., 0].sum(axis=1)
+        return self.local_errors.along(np.asarray(self.metric.embed(acted_in)), length)[..., 0].sum(axis=1)
 
     @property
     def dynamics(self) -> Dynamics:

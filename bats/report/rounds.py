@@ -54,7 +54,7 @@ def model_section(run: Contents) -> Section | None:
         if share is not None:
             facts[name.replace("_", ": ")] = f"{share:.2%}"
     # without any termination in the log there is nothing that precision could be measured with
-    if not card.get("terminations"):
+    if not card.get("kind", {}).get("terminations"):
         facts["terminations"] = "none in the log"
     rows = [(run.dimension(i), *(f"{number:.4g}" for number in numbers)) for i, numbers in enumerate(errors.T)]
     return Section(

@@ -283,7 +283,8 @@ def clone_solved(
 def summarized(job: Job, log: Solution, solution: Solution, option: Option) -> Summary:
     """How the run ended."""
     config, dead_end_value = job.config, job.config.stitch.dead_end_value
-    values = [logged_value(job.dataset, gamma=config.gamma, dead_end_value=value) for value in (0.0, 1.0)]
+    # the value of the log is linear in the value of dead ends, and the certificate needs it with another one
+    without, with_one = (logged_value(job.dataset, gamma=config.gamma, dead_end_value=end) for end in (0.0, 1.0))
     return Summary(
         rounds=job.run.rounds_done,
         gamma=config.gamma,
@@ -291,8 +292,8 @@ def summarized(job: Job, log: Solution, solution: Solution, option: Option) -> S
         penalty_steps=option.penalty if config.penalty is None else None,
         tolerance=option.tolerance,
         dead_end_value=dead_end_value,
-        logged_value=logged_value(job.dataset, gamma=config.gamma, dead_end_value=dead_end_value),
-        logged_dead_end_weight=values[1] - values[0],
+        logged_value=without + (with_one - without) * dead_end_value,
+        logged_dead_end_weight=with_one - without,
         log_value=log.start_value,
         value=solution.start_value,
         metric=tuple(job.metric.weight.tolist()),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 from bats.bounds import cloned_policy
 from bats.bounds.certificate import CalibrationFactors
@@ -23,11 +24,12 @@ from bats.bounds.cloned_policy import (
 from bats.bounds.error_calibration import MIN_FACTOR
 from bats.bounds.error_estimates import ErrorEstimator
 from bats.data.dataset import Dataset
+from bats.errors import DataError
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.solve import policy_iteration
 from bats.model.ensemble import one_hot
 from bats.policy.policy import Policy
-from tests.bounds.conveyor import GAMMA, STEP, estimator, moving, positions, staying
+from tests.bounds.conveyor import GAMMA, STEP, Conveyor, estimator, moving, positions, staying
 from tests.policy.policies import observations, some_policy
 
 TWO_NEIGHBOURS = np.array([[1, 2], [1, 1], [2, 2]])
@@ -181,9 +183,9 @@ def test_states_that_the_graphs_policy_visits_are_supported_besides_the_logs_own
     clone = staying(states)
     far = states.max() + 100 * clone.support_limit
     visited = np.vstack([states, [[far]]])
-    queries = np.array([[far + 0.9 * clone.support_limit], [far + 1.1 * clone.support_limit], [states[0, 0]], [np.nan]])
-    assert JointSupport.of(clone, visited, metric).contains(queries).tolist() == [True, False, True, False]
-    assert JointSupport.of(clone, states, metric).contains(queries).tolist() == [False, False, True, False]
+    queries = np.array([[far + 0.9 * clone.support_limit], [far + 1.1 * clone.support_limit], [states[0, 0]]])
+    assert JointSupport.of(clone, visited, metric).contains(queries).tolist() == [True, False, True]
+    assert JointSupport.of(clone, states, metric).contains(queries).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("action_count", [None, 4])
@@ -251,3 +253,30 @@ def test_with_too_few_held_out_rows_the_clone_may_have_any_possible_value() -> N
     bounds, factors = bound_clone(policy_iteration(mdp), staying(path), unknown, floor=-1.0, ceiling=10.0)
     assert not factors.known
     assert (bounds.start.lower, bounds.start.upper) == pytest.approx((-1.0, 10.0))
+
+
+def diverging_beyond(limit: float) -> ErrorEstimator:
+    """Errors of a model whose predictions diverge beyond a position."""
+
+    class Diverging(Conveyor):
+        def delta(self, states: Array, actions: Array) -> tuple[Array, Array]:
+            delta, std = super().delta(states, actions)
+            return jnp.where(states > limit, jnp.inf, delta), std
+
+    errors = estimator()
+    simulator = replace(errors.context.simulator, dynamics=Diverging(errors.context.dynamics.networks))
+    return replace(errors, context=replace(errors.context, simulator=simulator))
+
+
+def test_a_rollout_ends_before_its_prediction_diverges() -> None:
+    states = positions()
+    rollouts = roll_out_clone(moving(states), states, diverging_beyond(1.05), gamma=GAMMA)
+    assert rollouts.length.max() < roll_out_clone(moving(states), states, estimator(), gamma=GAMMA).length.max()
+    for part in (rollouts.end, rollouts.reward, rollouts.reward_error, rollouts.value_error):
+        assert np.isfinite(part).all()
+
+
+def test_predictions_that_diverge_at_once_are_reported() -> None:
+    states = positions()
+    with pytest.raises(DataError, match=f"{len(states)} of {len(states)} that are not"):
+        roll_out_clone(staying(states), states, diverging_beyond(-1.0), gamma=GAMMA)

@@ -82,7 +82,15 @@ def test_the_report_shows_how_the_run_ended(page: Path, finished_run: Path, cont
     assert facts["distinct states"] == str(contents.mdp.real_count)
     assert facts["stitch.tolerance"] == "2"
     assert facts["held-out rows"] == "50"
+    assert "none in the log" in text_of(page)
     assert facts["together"] == f"{sum(timing.seconds for timing in run.timings()):.1f} s"
+
+
+def test_a_log_with_terminations_is_not_said_to_have_none(run_copy: Path, tmp_path: Path) -> None:
+    card = json.loads((run_copy / "model.json").read_text())
+    card["kind"]["terminations"] = True
+    (run_copy / "model.json").write_text(json.dumps(card))
+    assert "none in the log" not in text_of(write_report(run_copy, tmp_path / "report.html"))
 
 
 def test_the_plots_show_what_the_rounds_did(page: Path, finished_run: Path) -> None:
