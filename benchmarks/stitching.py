@@ -18,7 +18,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from bats.cli.fit import seconds_by_stage
+from bats.runs.folder import seconds_by_stage
 from bats.config import Config
 from bats.model.fit import load_model
 from bats.presets import changed, preset

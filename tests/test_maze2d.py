@@ -241,7 +241,7 @@ def test_misuse_is_refused() -> None:
     "call", [lambda: collect("maze2d-umaze", 9, -1), lambda: stratified_starts("umaze", 1, seed=-1)]
 )
 def test_a_negative_seed_is_refused(call: Callable[[], object]) -> None:
-    with pytest.raises(BatsError, match=r"A seed is a whole number from 0; got -1\."):
+    with pytest.raises(BatsError, match=r"A seed must be a non-negative integer; got -1\."):
         call()
 
 

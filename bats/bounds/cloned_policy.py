@@ -6,7 +6,7 @@ There the rollout is restarted, or continued from a nearby state whose value is 
     V(s) >= discounted reward of the rollout - its error + gamma^k ( V(t) - d(end, t) - end error )
 
 for every state t near the end, where d is the bisimulation metric. The best t counts, and upper bounds are analogous.
-Where a rollout ends out of the log's and the graph's support, nothing is known.
+Where a rollout ends out of the log's and the graph's support, or its prediction diverges, nothing is known.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bats.stitching.acceptance import LIKELY
 from bats.streams import Stream, generator
 
 STEPS = 20
-"""most actions of one rollout"""
+"""maximum number of actions of one rollout"""
 ANCHORS = 8000
 """states that the clone is rolled out from: the starts, others that the graph's policy visits, and about as many where
 its own rollouts end"""
@@ -62,7 +62,7 @@ class ModelRollouts:
     """end state, mean over the members"""
     length: Int[np.ndarray, "n"]
     end_error: Float[np.ndarray, "n"]
-    """estimated, in the metric that stitches are accepted by"""
+    """estimated, in the metric that stitches are accepted by; infinite if the prediction diverges in the first step"""
     value_error: Float[np.ndarray, "n"]
     """estimated value difference at the end"""
     discount: Float[np.ndarray, "n"]
@@ -186,6 +186,11 @@ def roll_out_clone(
     simulate = partial(_simulate, dynamics, _Actor.of(clone), metric, steps)
     # of each step, by rollout
     visited, end_errors, rewards, disagreements, ends = in_batches(simulate, BATCH, states.astype(np.float32), axis=1)
+    # nothing is known after a prediction that diverges: its error is infinite, and the start state is a placeholder
+    finite = np.isfinite(visited).all(axis=(2, 3)) & np.isfinite([end_errors, rewards, disagreements]).all(axis=0)
+    visited = np.where(finite[..., None, None], visited, states[:, None].astype(np.float32))
+    end_errors, ends = np.where(finite, end_errors, np.inf), ends & finite
+    rewards, disagreements = (np.where(finite, numbers, 0.0) for numbers in (rewards, disagreements))
 
     # the rollout has made all its steps; now find how many of them are reliable
     before = np.concatenate([states[None].astype(np.float32), visited.mean(axis=2)[:-1]])
@@ -302,7 +307,7 @@ def _chained(
     reward_error = value_error = np.full(len(near), np.inf)
     distance = np.full(near.shape, np.inf)
     if factors.known:
-        reward_error = factors.reward * rollouts.reward_error
+        reward_error = np.where(np.isinf(rollouts.end_error), np.inf, factors.reward * rollouts.reward_error)
         supported = (clone.support_distance(rollouts.end) <= 1) | (anchor_distance <= clone.support_limit)
         # nothing continues from a termination, so it may lie where the log shows nothing
         known = (supported | rollouts.terminated) & (rollouts.end_error < estimator.tolerance)

@@ -2,8 +2,9 @@
 
 A candidate is a pair of states that may be worth connecting, an attempt is a plan made for it, and a stitch is a plan
 that reaches its target. The loop is a generator: each round it yields the grown MDP with all that was tried, and its
-caller shows, saves or stops. All chance in a round comes from the seed and the round's number, and a round needs nothing
-of earlier ones but the MDP and the history, so a loop that continues from saved rounds ends as if it had never stopped.
+caller shows, saves or stops. All randomness in a round comes from the seed and the round's number, and a round needs
+only the MDP and the history of earlier rounds, so a loop that continues from saved rounds ends as if it had never
+stopped.
 """
 
 from __future__ import annotations

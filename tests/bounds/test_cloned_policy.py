@@ -8,6 +8,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 from bats.bounds import cloned_policy
 from bats.bounds.certificate import CalibrationFactors
@@ -26,7 +27,7 @@ from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.solve import policy_iteration
 from bats.model.ensemble import one_hot
 from bats.policy.policy import Policy
-from tests.bounds.conveyor import GAMMA, STEP, estimator, moving, positions, staying
+from tests.bounds.conveyor import GAMMA, STEP, Conveyor, estimator, moving, positions, staying
 from tests.policy.policies import observations, some_policy
 
 TWO_NEIGHBOURS = np.array([[1, 2], [1, 1], [2, 2]])
@@ -99,6 +100,37 @@ def test_a_policy_that_stays_has_the_value_of_its_position() -> None:
     assert np.all(lower <= truth + 1e-4)
     assert np.all(truth <= upper + 1e-4)
     assert np.mean(upper - lower) < 0.1  # estimates have a smallest size, so bounds are not quite points
+
+
+class Explosive(Conveyor):
+    """The line, but predictions from beyond 0.5 are not finite."""
+
+    def delta(self, states: Array, actions: Array) -> tuple[Array, Array]:
+        delta, std = super().delta(states, actions)
+        return jnp.where(states > 0.5, jnp.nan, delta), std
+
+
+def test_nothing_is_known_after_a_prediction_that_diverges() -> None:
+    states, errors = positions(), estimator()
+    simulator = replace(errors.context.simulator, dynamics=Explosive(errors.context.dynamics.networks))
+    errors = replace(errors, context=replace(errors.context, simulator=simulator))
+    clone, diverges = moving(states), states[:, 0] > 0.5
+    rollouts = roll_out_and_restart(clone, states, np.arange(len(states)), errors, gamma=GAMMA)
+    anchors = slice(len(states))
+    np.testing.assert_array_equal(np.isinf(rollouts.end_error[anchors]), diverges)
+    assert np.isfinite(rollouts.end).all()
+    assert np.isfinite(rollouts.reward).all()
+    assert rollouts.end[anchors][~diverges].max() > 0.5  # steps before the divergence count
+    lower, upper = chain_of(rollouts, clone, errors, CalibrationFactors(1.0, 1.0, 100)).bounds(0.0, 100.0)
+    np.testing.assert_array_equal(lower[anchors][diverges], 0.0)
+    np.testing.assert_array_equal(upper[anchors][diverges], 100.0)
+    assert np.all(lower[anchors][~diverges] > 0)
+
+    log = Dataset.from_arrays(states, np.zeros((len(states), 1)), states[:, 0], next_observations=states)
+    solution = policy_iteration(from_dataset(log, gamma=GAMMA))
+    bounds, factors = bound_clone(solution, clone, errors, floor=0.0, ceiling=100.0)
+    assert factors.known
+    assert np.all(bounds.lower <= bounds.upper)
 
 
 def test_rollouts_are_restarted_where_they_end(monkeypatch: pytest.MonkeyPatch) -> None:

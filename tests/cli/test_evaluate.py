@@ -126,7 +126,7 @@ def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys
         (["run", "--task", "grid"], "The policy looks at 1 number, but 'bats/grid-v0' shows 2 numbers"),
         (["run", "--environment", "nowhere-v0"], "Gymnasium cannot make 'nowhere-v0'"),
         (["run", "--episodes", "0"], "at least 1 episode; got 0"),
-        (["run", "--seed", "-1"], "A seed is a whole number from 0; got -1"),
+        (["run", "--seed", "-1"], "A seed must be a non-negative integer; got -1"),
         (["."], "expected the folder of a run, found none"),
         (["absent.safetensors"], "found no such file"),
         (["run/mdp/base.safetensors"], "expected bats-policy version"),

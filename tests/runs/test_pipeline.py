@@ -133,7 +133,7 @@ def test_progress_is_reported_for_every_stage(without_policy: Path) -> None:
     stages: list[str] = []
     fit(small_log(), SMALL, folder=without_policy, progress=lambda stage, done, total: stages.append(stage))
     names = {stage.split(" (")[0] for stage in stages}
-    assert {"stitching", "cloning", "bounding the policy"} <= names
+    assert {"stitching", "cloning", "computing bounds"} <= names
 
 
 @pytest.mark.usefixtures("no_training")
@@ -173,7 +173,7 @@ def test_a_cut_that_no_rollout_reaches_leaves_a_folder_that_continues_with_anoth
     result = fit(small_log(), replace(config, rollouts=RolloutConfig(min_return=0.0)), folder=without_policy)
     selection = RunFolder(without_policy).selection()
     assert selection.by_return
-    assert selection.cut == 0.0
+    assert selection.threshold == 0.0
     assert result.policy.card["rollouts_cloned"] == np.count_nonzero(selection.kept) > 0
 
 

@@ -83,7 +83,7 @@ def test_text_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_a_failure_to_read_is_never_reported_as_a_failure_to_write(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\xfa")
     for name in ("missing", "binary", "."):
-        with pytest.raises(DataError, match="a text file that can be read"):
+        with pytest.raises(DataError, match="a readable text file"):
             write_text(tmp_path / "copy", read_text(tmp_path / name))
     assert not (tmp_path / "copy").exists()
 
