@@ -42,14 +42,14 @@ def test_the_bars_count_the_saved_rollouts_on_their_side_of_the_cut(run_copy: Pa
     plot, facts = plots_of(page)["selection"], facts_of(page)
     bars, kept = bars_of(plot), int(np.count_nonzero(share >= 0.7))
     assert sum(bars["cloned"].values()) == kept
-    assert sum(bars["left out"].values()) == len(share) - kept
+    assert sum(bars["not cloned"].values()) == len(share) - kept
     assert all(x > 0.7 for x, count in bars["cloned"].items() if count)
-    assert all(x < 0.7 for x, count in bars["left out"].items() if count)
+    assert all(x < 0.7 for x, count in bars["not cloned"].items() if count)
     assert plot["layout"]["shapes"][0]["x0"] == 0.7
-    assert plot["layout"]["xaxis"]["title"]["text"] == "share of the best return nearby"
+    assert plot["layout"]["xaxis"]["title"]["text"] == "share of the best return from nearby starts"
     assert facts["cloned"] == f"{kept} ({kept / len(share):.1%})"
     assert facts["threshold"] == "0.7"
-    assert facts["rollouts"] == f"{len(share)}, 1,000 steps at most"
+    assert facts["rollouts"] == f"{len(share)}, at most 1,000 steps each"
 
 
 def selected(measured: list[float], threshold: float) -> Selection:
@@ -124,7 +124,7 @@ def test_returns_are_those_of_the_saved_rollouts_weighted_by_their_starts(finish
 def test_rollouts_of_another_graph_are_refused(run_copy: Path) -> None:
     run = RunFolder(run_copy)
     run.save_selection(replace(run.selection(), start=run.selection().start + 10**6))
-    with pytest.raises(DataError, match="expected rollouts from the starts of this graph"):
+    with pytest.raises(DataError, match="expected rollouts from the start states of this graph"):
         write_report(run_copy)
 
 
@@ -132,7 +132,7 @@ def test_the_policy_is_described_and_its_lines_load_it(finished_run: Path, tmp_p
     page = write_report(finished_run, tmp_path / "page.html")
     facts, card = facts_of(page), json.loads((finished_run / "policy.json").read_text())
     assert facts["hidden layers"] == "8"
-    assert facts["rows cloned from"] == f"{card['rows']:,}"
+    assert facts["training rows"] == f"{card['rows']:,}"
     assert facts["validation error"] == f"{card['validation_error']:.6g}"
     assert facts["rollouts cloned"] == f"{card['rollouts_cloned']} of {card['rollouts']}"
     assert facts["threshold measure"] == card["threshold_measure"]
@@ -201,8 +201,8 @@ def test_returns_of_the_clones_are_compared_where_they_are_known(
 ) -> None:
     first = evaluated(copy_run("first"), EVALUATION)
     rows = rows_of(compare_reports([first, finished_run], tmp_path / "compared.html"))
-    assert rows["cloned: mean return"] == ["9.5", "not known"]
-    assert rows["cloned: score"] == ["61.25", "not known"]
+    assert rows["mean return of the cloned policy"] == ["9.5", "not known"]
+    assert rows["score of the cloned policy"] == ["61.25", "not known"]
     selection = RunFolder(finished_run).selection()
     assert rows["rollouts cloned"] == [f"{np.count_nonzero(selection.kept)} of {len(selection.kept)}"] * 2
     neither = rows_of(compare_reports([finished_run, copy_run("second")], tmp_path / "neither.html"))

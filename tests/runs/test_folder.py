@@ -94,7 +94,7 @@ def test_another_run_is_refused_with_the_differences_and_nothing_is_touched(
     run: RunFolder, header: Header, config: Config, message: str
 ) -> None:
     before = folder_bytes(run.path)
-    with pytest.raises(OutputError, match=rf"{run.path} is the folder of another run: {message}\. Choose another"):
+    with pytest.raises(OutputError, match=rf"{run.path} contains another run: {message}\. Choose another"):
         claim(run, header, config)
     assert folder_bytes(run.path) == before
 
@@ -350,5 +350,5 @@ def test_the_selection_of_rollouts_is_read_as_it_was_saved(finished_run: Path) -
     selection = RunFolder(finished_run).selection()
     assert len(selection.kept) == len(selection.start) == len(selection.returns)
     assert np.all(selection.share[selection.kept] >= selection.threshold)
-    assert selection.measure == "share of the best return nearby"
+    assert selection.measure == "share of the best return from nearby starts"
     assert selection.steps == 1000

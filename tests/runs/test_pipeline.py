@@ -186,7 +186,7 @@ def test_what_options_were_ranked_with_may_not_change_once_they_are_ranked(witho
         replace(CHOOSING, choice=ChoiceConfig(penalties=(40.0,))),
         replace(CHOOSING, final_tolerance=0.5),
     ):
-        with pytest.raises(OutputError, match="is the folder of another run"):
+        with pytest.raises(OutputError, match="contains another run"):
             fit(small_log(), changed, folder=without_policy)
 
 
@@ -261,7 +261,7 @@ def test_a_range_that_does_not_hold_all_logged_rewards_is_refused_before_any_wor
     tmp_path: Path, reward_range: tuple[float, float]
 ) -> None:
     narrow = replace(SMALL, certificate=CertificateConfig(reward_range=reward_range))
-    with pytest.raises(SettingError, match="must hold all logged rewards, 0 to 1"):
+    with pytest.raises(SettingError, match="must include all logged rewards, 0 to 1"):
         fit(small_log(), narrow, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
