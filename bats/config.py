@@ -1,7 +1,7 @@
 """Every setting of a run, as frozen dataclasses of plain values; `presets` composes them.
 
-Paper symbols stand in brackets. A value that breaks a rule of its type is refused when the dataclass is made, before
-any work. Nothing here needs JAX: the command line, the report and run folders read settings without it.
+Symbols of the paper are in brackets. A value that breaks a rule of its type is refused when the dataclass is created,
+before any work. Nothing here needs JAX: the command line, the report and run folders read settings without it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Count = Annotated[int, _at_least(1)]
 CountOrZero = Annotated[int, _at_least(0)]
 NonNegative = Annotated[float, _at_least(0)]
 Positive = Annotated[float, Rule("positive", lambda number: number > 0)]
-Share = Annotated[float, Rule("a share from 0 to 1", lambda number: 0 <= number <= 1)]
+Share = Annotated[float, Rule("between 0 and 1", lambda number: 0 <= number <= 1)]
 Fraction = Annotated[float, Rule("strictly between 0 and 1", lambda number: 0 < number < 1)]
-_SCALES = Rule("shares above 0 and up to 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
-_RANGE = Rule("two finite numbers, smallest first", lambda ends: len(ends) == 2 and -inf < ends[0] <= ends[1] < inf)
+_SCALES = Rule("fractions above 0 and at most 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
+_RANGE = Rule("two finite numbers, smaller one first", lambda ends: len(ends) == 2 and -inf < ends[0] <= ends[1] < inf)
 
 
 class Settings:
@@ -68,39 +68,39 @@ class ModelConfig(Settings):
     """How the dynamics ensemble is built and trained."""
 
     members: Count = 7
-    """networks trained"""
+    """number of networks that are trained"""
     elites: Count = 5
-    """networks kept: those with the lowest validation error"""
+    """number of networks that are kept, those with the lowest validation error"""
     hidden: tuple[Count, ...] = (200, 200, 200, 200)
     """units of the hidden layers"""
     linear: bool = True
-    """add a least-squares linear map of the inputs, so that the layers only learn what is not linear"""
+    """add a least-squares linear map of the inputs, so that the layers learn only the nonlinear part"""
     batch_size: Count = 256
-    """rows each member sees in one update"""
+    """rows per update and network"""
     updates: Count = 11_000
-    """updates for a short log"""
+    """training updates; for long logs see `passes`"""
     passes: NonNegative = 2.8
-    """passes over the rows for a long log, where these take more than `updates`"""
+    """minimum number of passes over the log; for long logs it replaces `updates` if it needs more updates"""
     learning_rate: Annotated[Positive, FINITE] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """cosine: warm up, then decay to a hundredth over all updates"""
+    """learning rate schedule; cosine: warm-up, then decay to a hundredth of the peak over all updates"""
     variance_weight: NonNegative = 0.5
-    """power of the predicted variance that weights a row's likelihood: 0 is the plain likelihood (the paper's), which
-    gives up on rows that are hard to predict, such as contacts; 1 weights rows as squared error does"""
+    """the likelihood of a row is weighted by its predicted variance to this power. 0: plain likelihood [the paper],
+    which neglects rows that are hard to predict, such as contacts. 1: rows are weighted as by the squared error"""
     weight_decay: NonNegative = 0.0
     """L2 penalty on the weights"""
     evaluate_every: Count | None = 500
     """updates between two evaluations on the validation rows; none: one pass over the log"""
     patience: Count = 20
-    """evaluations without improvement of any member before training stops"""
+    """training stops after this many evaluations in which no network improved"""
     validation_measure: Literal["absolute", "squared"] = "absolute"
-    """error on the validation rows; squared errors see little but the few rows that nothing predicts well"""
+    """error on the validation rows; squared errors are dominated by the few contact rows"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.elites > self.members:
-            raise SettingError(f"`elites` must not exceed the {self.members} `members`; got {self.elites}.")
+            raise SettingError(f"`elites` must not be larger than `members` ({self.members}); got {self.elites}.")
 
 
 @dataclass(frozen=True)
@@ -108,17 +108,18 @@ class CandidateConfig(Settings):
     """Which pairs of states are candidates for a stitch."""
 
     branching: Count | None = 1
-    """edges followed in each state, best first; none: all of them [the paper]"""
+    """maximum number of edges that are followed in each state, the best ones first; none: all edges [the paper]"""
     lengths: Literal["longest", "all"] = "longest"
-    """longest: follow each neighbour edge as far as a path may go, which leaves the planner most room; all: every
-    target on the way [the paper]"""
+    """targets on the path after a neighbour. longest: only the last one, which gives the planner the most steps; all:
+    every target on the path [the paper]"""
     impact: Literal["advantage", "value"] = "advantage"
-    """advantage: rewards along the path count; value: V(target) > V(where the policy is by then) [the paper]"""
+    """how a candidate's gain is estimated. advantage: with the rewards along the path; value: V(target) > V(state that
+    the policy reaches in the same number of steps) [the paper]"""
     skip: CountOrZero = 3
-    """also treat the next states on the policy's own rollout as neighbours, up to this many, to shortcut slow data;
+    """treat this many next states of the policy's own rollout as neighbours too, to find shortcuts in slow data;
     0: none [the paper]"""
     per_source: Count | None = 6
-    """most candidates of one source, best first; none: all"""
+    """maximum number of candidates per source state, the best ones first; none: all"""
 
 
 @dataclass(frozen=True)
@@ -126,16 +127,16 @@ class NeighbourConfig(Settings):
     """Which states are neighbours [the graph G_epsilon]."""
 
     count: Count | None = 8
-    """nearest states taken at each scale; none: all within the radius"""
+    """number of nearest states at each scale; none: all states within the radius"""
     radius: Positive | None = None
-    """largest distance of a neighbour [epsilon]; none: no limit"""
+    """maximum distance of a neighbour [epsilon]; none: no limit"""
     scales: Annotated[tuple[float, ...], _SCALES] = (1.0, 0.1, 0.02, 0.005)
-    """shares of the states that are searched: a thinned search finds neighbours farther away"""
+    """fractions of the states that are searched; a search in fewer states finds neighbours that are farther away"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.count is None and self.radius is None:
-            raise SettingError("Neighbours need a `count` or a `radius`; got neither.")
+            raise SettingError("Give `count` or `radius` for the neighbours; both are none.")
 
 
 @dataclass(frozen=True)
@@ -143,33 +144,34 @@ class StitchConfig(Settings):
     """How the log is stitched."""
 
     rounds: Count = 40
-    """rounds of solving, searching and planning [n]"""
+    """number of rounds; each round solves the graph, searches candidates and plans stitches [n]"""
     recovery_rounds: CountOrZero = 10
-    """further rounds that stitch states near the policy's rollouts back to them, for a clone that drifts off"""
+    """additional rounds that stitch states near the policy's rollouts back to these rollouts; they help a cloned policy
+    that drifts away from them"""
     samples: Count = 4000
-    """states sampled from the policy's occupancy each round [m]"""
+    """number of states that are sampled from the policy's occupancy in each round [m]"""
     attempts: Count = 4000
-    """most candidates planned each round, the most promising ones"""
+    """maximum number of candidates that are planned in each round, the most promising ones first"""
     max_length: Count = 25
-    """most actions in a stitch [K]"""
+    """maximum number of actions in a stitch [K]"""
     half_length_every: Count | None = 4
-    """every n-th round halves the maximum length, because near contacts the model is reliable for a few steps only;
-    none: never"""
+    """in every n-th round the maximum length is halved, because near contacts the model is reliable for only a few
+    steps; none: never"""
     tolerance: Positive = 0.4
-    """largest error of an accepted stitch, in units of the metric [delta]"""
+    """maximum error of an accepted stitch, in units of the metric [delta]"""
     local_error: bool = True
-    """add the model's error on held-out rows near the plan to a stitch's error"""
+    """add the model's error on held-out rows near the plan to the error of a stitch"""
     temperature: Positive = 0.25
-    """of the Boltzmann policy that samples states, in reward [T]"""
+    """temperature of the Boltzmann policy that samples states, in units of reward [T]"""
     neighbour_share: Share = 0.25
-    """where sampled states have fewer candidates than this share of the attempts, their neighbours are searched too:
-    two stitches may gain where neither does alone; 0: never [the paper]"""
+    """if there are fewer candidates than this fraction of `attempts`, candidates are also searched from the neighbours
+    of the sampled states, because two stitches may help together where neither helps alone; 0: never [the paper]"""
     dead_end_value: Annotated[float, FINITE] = 0.0
-    """value of a state whose future the log does not show"""
+    """value of a state after which the log has no data"""
     planner: Planner = "gauss-newton"
-    """cross-entropy: the paper's"""
+    """method that plans the actions of a stitch; cross-entropy: [the paper]"""
     every_length: bool = False
-    """plan with 1, 2, … actions until one plan is accepted [Algorithm 2]; False: with the candidate's own length"""
+    """plan with 1, 2, … actions until one plan is accepted [Algorithm 2]; false: use only the candidate's length"""
     candidates: CandidateConfig = field(default_factory=CandidateConfig)
     neighbours: NeighbourConfig = field(default_factory=NeighbourConfig)
 
@@ -179,21 +181,22 @@ class RolloutConfig(Settings):
     """Which rollouts of the solved graph are cloned, and how their states are weighted."""
 
     steps: Count = 1000
-    """longest rollout"""
+    """maximum length of a rollout"""
     min_share: Share | None = None
-    """clone rollouts that return at least this share of the best one starting nearby; none: found from all shares"""
+    """clone rollouts whose return is at least this fraction of the best return from nearby starts; none: chosen
+    automatically from the distribution of these fractions"""
     min_return: Annotated[float, FINITE] | None = None
-    """clone rollouts by this return instead, wherever they start [the paper]"""
+    """instead of `min_share`: clone all rollouts with at least this return [the paper]"""
     recovery_share: Share = 0.5
-    """share of the weight for rollouts that begin in stitched states instead of starts"""
+    """fraction of the training weight for rollouts that begin in stitched states instead of start states"""
     uniform_share: Share = 0.5
-    """share of the weight spread evenly over all visited states; the rest follows the number of rollouts through each
-    """
+    """fraction of the training weight that is distributed evenly over all visited states; the rest is proportional to
+    the number of rollouts that visit a state"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_share is not None and self.min_return is not None:
-            raise SettingError("Give `min_share` or `min_return`, not both.")
+            raise SettingError("Give either `min_share` or `min_return`, not both.")
 
 
 @dataclass(frozen=True)
@@ -203,71 +206,71 @@ class CloningConfig(Settings):
     hidden: tuple[Count, ...] = (256, 256, 256)
     """units of the hidden layers"""
     updates: Count = 20_000
-    """a quarter is enough for a few thousand states, not for hundreds of thousands"""
+    """training updates; a quarter of the default is enough for a few thousand states"""
     batch_size: Count = 512
-    """demonstrations drawn for an update"""
+    """demonstrations per update"""
     censored: bool = True
-    """an action at its bound counts as that or beyond (censored Gaussian likelihood); False: plain likelihood"""
+    """treat an action at its bound as "at or beyond the bound" (censored Gaussian likelihood); false: plain Gaussian
+    likelihood"""
 
 
 @dataclass(frozen=True)
 class BisimulationConfig(Settings):
-    """How the bisimulation metric is learned: for the bounds, and for stitching where `metric` is bisimulation."""
+    """How the bisimulation metric is learned: for the bounds, and for stitching if `metric` is bisimulation."""
 
     hidden: tuple[Count, ...] = (256, 128, 64)
     """units of the encoder's hidden layers [the paper]"""
     horizon: Count = 100
-    """steps of a rollout that a target sums before the metric's own distance stands in; 1: [the paper]"""
+    """n-step target: number of exact rollout steps before bootstrapping from the metric; 1: [the paper]"""
     caution: Annotated[float, _at_least(1)] = 30.0
-    """weight of a distance that falls short of its target, relative to one that exceeds it"""
+    """loss weight of distances below their target, relative to distances above it"""
     updates: Count = 5000
-    """updates of the encoder when it is learned from scratch"""
+    """training updates when the metric is learned from scratch"""
     batch_size: Annotated[int, _at_least(2)] = 128
-    """states drawn for an update; all their pairs are fitted"""
+    """states per update; all pairs of these states are fitted"""
     refresh_rounds: Count = 10
-    """metric bisimulation: rounds of stitching between two refreshes of the metric"""
+    """only if `metric` is bisimulation: rounds of stitching between two refreshes of the metric"""
     refresh_updates: Count = 1000
-    """metric bisimulation: updates of a refresh"""
+    """only if `metric` is bisimulation: training updates per refresh"""
 
 
 @dataclass(frozen=True)
 class CertificateConfig(Settings):
-    """How the policy is bounded before the verdict."""
+    """How the bounds on the policy are computed."""
 
     confidence: Fraction = 0.95
-    """share of rollouts whose summed errors the bounds must cover"""
+    """fraction of rollouts whose summed errors the bounds must cover"""
     reward_range: Annotated[tuple[float, float], _RANGE] | None = None
-    """smallest and largest possible reward; none: the log's own"""
+    """smallest and largest possible reward; none: the smallest and largest reward in the log"""
 
 
 @dataclass(frozen=True)
 class ChoiceConfig(Settings):
-    """Other settings to solve the finished graph with; the one with the best lower bound is taken."""
+    """Other settings to solve the finished graph with; those with the best lower bound are used."""
 
     penalties: tuple[NonNegative, ...] = ()
-    """penalties to try besides the run's own, in its unit"""
+    """further penalties to compare, in the unit of the run's own penalty"""
     tolerances: tuple[Positive, ...] = ()
-    """tolerances to try besides `final_tolerance`"""
+    """further tolerances to compare with `final_tolerance`"""
 
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Everything that decides what becomes of a log, except the seed."""
+    """All settings that determine the result of a run, except the seed."""
 
     gamma: Fraction = 0.99
-    """discount of one step"""
+    """discount per step"""
     metric: MetricKind = "steps"
-    """unit of distances: ordinary steps of the log, raw numbers, standard deviations (std), or bisimulation, a learned
-    distance that bounds value differences"""
+    """unit of distances. steps: each component divided by its typical change in one step; raw: as in the log; std:
+    divided by the standard deviation; bisimulation: a learned distance that bounds value differences"""
     penalty_steps: NonNegative = 3.0
-    """penalty on a unit of a stitch's error, in steps of delay: one step costs (1 - gamma) times the range of the
-    log's own values, so that one number fits every task"""
+    """penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of values in the log"""
     penalty: NonNegative | None = None
-    """penalty on a unit of a stitch's error in reward [c], instead of `penalty_steps`"""
+    """penalty per unit of stitch error, in reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True
-    """penalize stitches in every round; False: only in the finished graph [the paper]"""
+    """penalize stitches in every round; false: only in the finished graph [the paper]"""
     final_tolerance: Positive | None = None
-    """drop stitches with a larger error from the finished graph; none: keep all that were accepted"""
+    """maximum error of a stitch in the finished graph; none: all accepted stitches are kept"""
     model: ModelConfig = field(default_factory=ModelConfig)
     stitch: StitchConfig = field(default_factory=StitchConfig)
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
@@ -280,12 +283,14 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.metric == "bisimulation" and (self.choice.penalties or self.choice.tolerances):
-            raise SettingError("With the metric bisimulation there is nothing to choose: a penalty of 1 step is right.")
+            names = "`choice.penalties` and `choice.tolerances`"
+            reason = "a penalty of 1 step is the right one"
+            raise SettingError(f"{names} cannot be used with metric bisimulation ({reason}); remove them.")
 
     @property
     def kept_tolerance(self) -> float | None:
-        """Largest error of a stitch in the finished graph; none: any."""
+        """Maximum error of a stitch in the finished graph; none: any."""
         if self.metric == "bisimulation" and self.final_tolerance is None:
-            # errors are measured anew by the last metric, so the tolerance of stitching has to be applied again
+            # errors are measured again with the last metric, so the tolerance of stitching has to be applied again
             return self.stitch.tolerance
         return self.final_tolerance

@@ -18,10 +18,10 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from bats.cli.fit import seconds_by_stage
 from bats.config import Config
 from bats.model.fit import load_model
 from bats.presets import changed, preset
+from bats.runs.folder import seconds_by_stage
 from bats.runs.pipeline import fit
 from bats.stitching.records import RoundRecord
 from bats.tasks.maze2d import find_maze

@@ -58,7 +58,7 @@ SHORT = {name: values[:1] for name, values in small_log().items()}
 WITHOUT = {name: {key: values for key, values in small_log().items() if key != name} for name in small_log()}
 ALL_BUT_REWARDS = "'actions', 'next_observations', 'observations', 'terminations', 'timeouts'"
 HINT = "Did you mean 'states'? Rename it to 'observations'."
-FINITE = "finite numbers of size at most 1e+30"
+FINITE = "finite numbers between -1e+30 and 1e+30"
 
 IN_ANY_FORMAT = {
     "nan": (
@@ -89,27 +89,29 @@ def test_faulty_values(name: str, fault: str, tmp_path: Path) -> None:
 def test_an_error_about_a_table_names_the_columns(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "log.csv", as_columns(changed("observations", (17, 1), np.nan)))
     message = error_message(source, tmp_path)
-    assert message.endswith("found nan in column 1. It is in line 19. (observations: observations_0, observations_1.)")
+    assert message.endswith(
+        "found nan in column 1. This row is in line 19. Columns of observations: observations_0, observations_1."
+    )
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines[:4], "", *lines[4:9], "", "", *lines[9:18], lines[18], "", *lines[19:]]))
     assert "row 17: " in error_message(source, tmp_path)
-    assert "It is in line 22." in error_message(source, tmp_path)  # three blank lines come before it
+    assert "This row is in line 22." in error_message(source, tmp_path)  # three blank lines come before it
 
 
 IN_ARRAYS = {
     "missing": (WITHOUT["rewards"], f"expected a field 'rewards', found only {ALL_BUT_REWARDS}."),
-    "rank": ({"observations": np.zeros((24, 2, 2))}, "field 'observations': expected a table of rank 2, rows by numbers, found shape (24, 2, 2)."),
-    "reward rank": ({"rewards": np.zeros((24, 2))}, "field 'rewards': expected one number a row, found shape (24, 2)."),
-    "flag rank": ({"timeouts": np.zeros((24, 2), bool)}, "field 'timeouts': expected one flag a row, found shape (24, 2)."),
-    "single number": ({"rewards": np.float64(1)}, "field 'rewards': expected an array with one entry a row, found a single number."),
+    "rank": ({"observations": np.zeros((24, 2, 2))}, "field 'observations': expected a two-dimensional array (rows, components), found shape (24, 2, 2)."),
+    "reward rank": ({"rewards": np.zeros((24, 2))}, "field 'rewards': expected one number per row, found shape (24, 2)."),
+    "flag rank": ({"timeouts": np.zeros((24, 2), bool)}, "field 'timeouts': expected one flag per row, found shape (24, 2)."),
+    "single number": ({"rewards": np.float64(1)}, "field 'rewards': expected an array with one entry per row, found a single number."),
     "length": ({"actions": np.zeros((23, 1))}, "field 'actions': expected 24 rows, as in observations, found 23."),
     "flag length": ({"terminations": np.zeros(3)}, "field 'terminations': expected 24 rows, as in observations, found 3."),
-    "width": ({"next_observations": np.zeros((24, 3))}, "field 'next_observations': expected 2 numbers a row, as in observations, found 3."),
+    "width": ({"next_observations": np.zeros((24, 3))}, "field 'next_observations': expected 2 numbers per row, as in observations, found 3."),
     "empty": ({name: values[:0] for name, values in small_log().items()}, "field 'observations': expected at least 2 rows, found 0."),
     "text": ({"rewards": np.full(24, b"abc")}, "field 'rewards': expected numbers, found an array of type |S3."),
     "complex": ({"rewards": np.zeros(24, complex)}, "field 'rewards': expected numbers, found an array of type complex128."),
-    "twice": ({"terminals": np.zeros(24, bool)}, "expected one of 'terminations' and 'terminals', found both."),
-    "negative action": ({"actions": np.arange(24) - 1}, "field 'actions', row 0: expected a whole number from 0, found -1."),
+    "twice": ({"terminals": np.zeros(24, bool)}, "expected only one of 'terminations' and 'terminals', found both."),
+    "negative action": ({"actions": np.arange(24) - 1}, "field 'actions', row 0: expected a non-negative integer, found -1."),
 }  # fmt: skip
 
 
@@ -130,7 +132,7 @@ def test_faults_of_arrays_in_memory() -> None:
     cases = {
         "field 'rewards': expected numbers, found an array of type object": {"rewards": np.full(24, None)},
         "field 'actions': expected rows of equal length, found": {"actions": [[1.0], [2.0, 3.0]]},
-        "field 'episode': expected one id a row, a number or a text, found int64 of shape (24, 2)": {
+        "field 'episode': expected one id per row, a number or a text, found int64 of shape (24, 2)": {
             "episode": np.zeros((24, 2), np.int64)
         },
         "field 'episode', row 2: expected an id in every row, found nan": {"episode": [0, 0, np.nan] * 8},
@@ -143,7 +145,7 @@ def test_faults_of_arrays_in_memory() -> None:
         assert str(caught.value).startswith(f"arrays: {message}")
     with pytest.raises(DataError, match="expected a field 'observations', found only nothing"):
         load_dataset({})
-    with pytest.raises(DataError, match="expected a CSV or Parquet table for a column map"):
+    with pytest.raises(DataError, match="expected a CSV or Parquet table"):
         load_dataset(log, columns=ColumnMap.parse("observations=x actions=u rewards=r"))
 
 
@@ -157,18 +159,18 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     minari = "a Minari data set with data/metadata.json and data/main_data.hdf5"
     faults = {
         "missing.hdf5": "missing.hdf5: expected an HDF5 file, found no such file.",
-        "gone.npz": "gone.npz: expected an npz file, found a link to a file that is gone.",
+        "gone.npz": "gone.npz: expected an npz file, found a link to a missing file.",
         "empty.csv": "empty.csv: expected a CSV file, found an empty file.",
         "folder.hdf5": "folder.hdf5: expected an HDF5 file, found a folder.",
         "log.pkl": f"log.pkl: expected {known}, found a file ending in '.pkl'.",
         "missing": f"missing: expected {known}, found no such file.",
-        "nothing here": f"nothing here: expected {minari}, found a folder without them.",
+        "nothing here": f"nothing here: expected {minari}, found a folder without these files.",
     }
     for name, message in faults.items():
         assert error_message(tmp_path / name, tmp_path) == message
-    assert "found one with a zero byte" in error_message("log\0.csv", tmp_path)
+    assert "found a path with a zero byte" in error_message("log\0.csv", tmp_path)
     for name in ("", "minari:"):
-        assert error_message(name, tmp_path) == f"'{name}': expected {known}, found no name given."
+        assert error_message(name, tmp_path) == f"'{name}': expected {known}, found an empty name."
     for name in ("x" * 300 + ".csv", "x" * 300):
         assert "File name too long" in error_message(name, tmp_path)
 
@@ -178,7 +180,7 @@ def test_a_minari_name_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Mon
     name = "D4RL/pointmaze/umaze-v2"
     expected = f"minari:{name}: expected a data set '{name}' in {tmp_path}"
     message = error_message(f"minari:{name}", tmp_path)
-    assert message == f"{expected}, found only nothing. `minari download {name}` fetches a public one."
+    assert message == f"{expected}, found only nothing. `minari download {name}` downloads a public data set."
     for dataset_id in ("D4RL/pointmaze/umaze-v1", "mine-v0"):
         write_minari(load_dataset(small_log()), dataset_id)
     message = error_message(f"minari:{name}", tmp_path)
@@ -194,7 +196,7 @@ def test_a_minari_name_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("suffix", ["hdf5", "npz", "csv", "parquet"])
 def test_a_pipe_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"log.{suffix}")
-    with pytest.raises(DataError, match="found something that is not a plain file"):
+    with pytest.raises(DataError, match="found something that is not a regular file"):
         load_dataset(tmp_path / f"log.{suffix}")
 
 
@@ -235,12 +237,12 @@ def test_a_file_cut_short(name: str, share: float, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
     message = error_message(tmp_path / name, tmp_path)
     if name == "log.npz":
-        ended = "The list of its arrays, which belongs at the end, is missing."
-        assert message == f"log.npz: expected an npz file, found one that is cut short or damaged. {ended}"
+        ended = "The list of arrays at the end of the file is missing."
+        assert message == f"log.npz: expected an npz file, found a truncated or damaged one. {ended}"
         return
-    kind = {"log.hdf5": "a sound HDF5 file", "log.parquet": "a sound Parquet file"}[name]
+    kind = {"log.hdf5": "an intact HDF5 file", "log.parquet": "an intact Parquet file"}[name]
     assert message.startswith(f"{name}: expected {kind}, found ")
-    assert message.endswith("It may be damaged or cut short.")
+    assert message.endswith("It may be damaged or truncated.")
 
 
 def test_damaged_contents(tmp_path: Path) -> None:
@@ -253,14 +255,14 @@ def test_damaged_contents(tmp_path: Path) -> None:
     spoiled[offset + 20] ^= 0xFF
     (tmp_path / "log.hdf5").write_bytes(spoiled)
     message = error_message(tmp_path / "log.hdf5", tmp_path)
-    assert message.startswith("log.hdf5: field 'rewards': expected a sound HDF5 file, found")
+    assert message.startswith("log.hdf5: field 'rewards': expected an intact HDF5 file, found")
 
     np.savez(tmp_path / "log.npz", **log)
     spoiled = bytearray((tmp_path / "log.npz").read_bytes())
     spoiled[spoiled.index(log["rewards"].tobytes()) + 3] ^= 0xFF
     (tmp_path / "log.npz").write_bytes(spoiled)
     message = error_message(tmp_path / "log.npz", tmp_path)
-    assert message == "log.npz: field 'rewards': expected a sound npz file, found Bad CRC-32 for file 'rewards.npy'."
+    assert message == "log.npz: field 'rewards': expected an intact npz file, found Bad CRC-32 for file 'rewards.npy'."
 
 
 class TestFalseClaims:
@@ -273,11 +275,11 @@ class TestFalseClaims:
         with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
             archive.writestr("observations.npy", header.getvalue() + bytes(64))
         message = error_message(tmp_path / "log.npz", tmp_path)
-        assert message.startswith("log.npz: field 'observations': expected no more than a file of ")
+        assert message.startswith("log.npz: field 'observations': expected arrays that fit into a file of ")
         assert message.endswith("found a header that declares 32,000,000,000,000 bytes.")
 
     def test_npz_that_holds_less_or_more_than_its_header_says(self, tmp_path: Path) -> None:
-        for rows, message in ((30, "expected 240 bytes of numbers, found 192."), (3, "found more.")):
+        for rows, message in ((30, "expected 240 bytes of numbers, found 192."), (3, "found more bytes.")):
             header = io.BytesIO()
             np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (rows,)})
             with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
@@ -290,14 +292,14 @@ class TestFalseClaims:
         message = error_message(tmp_path / "log.npz", tmp_path)
         assert (
             message
-            == "log.npz: field 'rewards': expected an archive that is stored or deflated, as NumPy writes, found method 12."
+            == "log.npz: field 'rewards': expected an array that is stored or deflated, as NumPy writes it, found compression method 12."
         )
 
     def test_hdf5_that_was_never_filled(self, tmp_path: Path) -> None:
         with h5py.File(tmp_path / "log.hdf5", "w") as file:
             file.create_dataset("observations", (10**11, 4), np.float32, chunks=(1000, 4))
         message = error_message(tmp_path / "log.hdf5", tmp_path)
-        assert message.startswith("log.hdf5: field 'observations': expected no more than a file of ")
+        assert message.startswith("log.hdf5: field 'observations': expected arrays that fit into a file of ")
         assert message.endswith("found a header that declares 1,600,000,000,000 bytes.")
 
     def test_flags_that_were_never_written_are_false(self, tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     message = error_message(tmp_path / "log.npz", tmp_path)
     assert (
         message
-        == "log.npz: field 'rewards': expected numbers, found an array of type object. Objects are never unpickled."
+        == "log.npz: field 'rewards': expected numbers, found an array of type object. Python objects are not read, for safety."
     )
     with h5py.File(tmp_path / "log.hdf5", "w") as file:
         file.create_dataset("observations", data=["a", "b"], dtype=h5py.string_dtype())
@@ -354,20 +356,20 @@ def test_a_minari_file_given_instead_of_its_folder(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     folder = write_minari(load_dataset(small_log()), "some/log-v0")
     message = error_message(folder / "data" / "main_data.hdf5", tmp_path)
-    assert message.endswith("It is a file of a Minari data set: give its folder, some/log-v0/data.")
+    assert message.endswith("The file belongs to a Minari data set; give the folder some/log-v0/data.")
 
 
 def test_our_own_file_of_another_version(tmp_path: Path) -> None:
     write_arrays(tmp_path / "log.hdf5", small_log() | {"bats/version": np.int64(7)})
     message = error_message(tmp_path / "log.hdf5", tmp_path)
-    assert message.startswith("log.hdf5: field 'bats/version': expected version 1 of our own layout, found version 7.")
+    assert message.startswith("log.hdf5: field 'bats/version': expected layout version 1, found version 7.")
 
 
 def test_names_in_our_own_file_that_cannot_be(tmp_path: Path) -> None:
     faults = {
         "field 'bats/action_names': expected texts of a fixed length, found an array of type float64.": np.zeros(1),
         "field 'bats/action_names': expected a list of texts, found shape ().": np.bytes_(b"speed"),
-        "field 'action_names': expected 1 names, one for each number, found ('x', 'y').": np.array([b"x", b"y"]),
+        "field 'action_names': expected 1 names, one for each component, found ('x', 'y').": np.array([b"x", b"y"]),
     }
     for message, names in faults.items():
         own = {"bats/version": np.int64(1), "bats/action_names": names}
@@ -387,31 +389,31 @@ NONSENSE = {
     "observations": "expected a column map like",
     "observations=x,,y actions=u rewards=r": "expected a column map like",
     "observation=x actions=u rewards=r": "found 'observation'. Did you mean 'observations'?",
-    "observations=x observations=y": "expected 'observations' once, found it twice",
+    "observations=x observations=y": "expected 'observations' only once, found it twice",
     "observations=x actions=u rewards=a,b": "expected one column for 'rewards', found 2",
-    "observations=x actions=u rewards=r terminals=d terminations=e": "expected 'terminations' once, found it twice",
+    "observations=x actions=u rewards=r terminals=d terminations=e": "expected 'terminations' only once, found it twice",
     "observations='Pos X actions=u rewards=r": "Names with spaces must be in quotes, as in observations='Pos X','Pos Y'.",
     "observations=Pos X actions=u rewards=r": "found 'X'. Names with spaces must be in quotes",
     "observations='Pos X'x actions=u": "expected a column map like",
 }
 
-MAP_HINT = 'Say which columns belong to which field, as in --columns "observations=x,y actions=u rewards=r" (in Python: columns="…").'
+MAP_HINT = 'Name the columns of each field, for example --columns "observations=x,y actions=u rewards=r" (in Python: columns="…").'
 CSV_FAULTS = {
-    "observations,actions,rewards\n1,2,3\n4,x5,6\n": "log.csv: field 'actions', row 1: expected a number, found 'x5'. It is in line 3.",
-    "observations,actions,rewards\n1,2,3\n\n4,5,\n": "log.csv: field 'rewards', row 1: expected a number, found an empty cell. It is in line 4.",
-    "observations,actions,rewards\n1,2,3\n4,5\n": "log.csv: row 1: expected 3 columns, as in the header, found 2. It is in line 3.",
-    "observations,actions,rewards\n1,2,3\n4,5,6,7\n": "log.csv: row 1: expected 3 columns, as in the header, found 4. It is in line 3.",
-    "observations,actions,rewards,timeouts\n1,2,3,yes\n": "log.csv: field 'timeouts', row 0: expected true or false (1 or 0), found 'yes'. It is in line 2.",
-    'observations,actions,rewards\n"1,2",3\n': "log.csv: row 0: expected 3 columns, as in the header, found 2. It is in line 2.",
-    'observations,actions,rewards,more\n1,2,3,"a\n4,5,6,b\n7,8,9,c\n': "log.csv: expected every row on a line of its own, found a quoted cell that runs over several, after line 1.",
+    "observations,actions,rewards\n1,2,3\n4,x5,6\n": "log.csv: field 'actions', row 1: expected a number, found 'x5'. This row is in line 3.",
+    "observations,actions,rewards\n1,2,3\n\n4,5,\n": "log.csv: field 'rewards', row 1: expected a number, found an empty cell. This row is in line 4.",
+    "observations,actions,rewards\n1,2,3\n4,5\n": "log.csv: row 1: expected 3 columns, as in the header, found 2. This row is in line 3.",
+    "observations,actions,rewards\n1,2,3\n4,5,6,7\n": "log.csv: row 1: expected 3 columns, as in the header, found 4. This row is in line 3.",
+    "observations,actions,rewards,timeouts\n1,2,3,yes\n": "log.csv: field 'timeouts', row 0: expected true or false (1 or 0), found 'yes'. This row is in line 2.",
+    'observations,actions,rewards\n"1,2",3\n': "log.csv: row 0: expected 3 columns, as in the header, found 2. This row is in line 2.",
+    'observations,actions,rewards,more\n1,2,3,"a\n4,5,6,b\n7,8,9,c\n': "log.csv: expected each row on one line, found a quoted cell with a line break, after line 1.",
     "observations," + "x" * 200_000 + "\n1,2\n": "log.csv: expected cells separated by commas, found field larger than field limit (131072).",
-    "1,2,3\n4,5,6\n": "log.csv: expected a header line with the columns' names, found numbers only. Add a first line such as x,y,u,r.",
+    "1,2,3\n4,5,6\n": "log.csv: expected a header line with the columns' names, found only numbers. Add a first line such as x,y,u,r.",
     "\n4,5,6\n": "log.csv: expected a header line with the columns' names, found a blank line. Add a first line such as x,y,u,r.",
     "observations,actions,rewards\n": "log.csv: expected rows below the header line, found none.",
     "observations,actions,rewards,episode\n\n\n": "log.csv: expected rows below the header line, found none.",
-    "run 1,0.5,1,0\nrun 1,0.6,0,1\n": f"log.csv: expected columns for 'observations', found only '0', '0.5', '1', 'run 1'. {MAP_HINT} The first line holds numbers: is the header line missing?",
-    "observations,observations,actions,rewards\n1,2,3,4\n": "log.csv: field 'observations': expected one column 'observations', found several of that name.",
-    "observations,actions,rewards,timeouts,truncations\n1,2,3,4,5\n": "log.csv: expected one of 'timeouts' and 'truncations', found both.",
+    "run 1,0.5,1,0\nrun 1,0.6,0,1\n": f"log.csv: expected columns for 'observations', found only '0', '0.5', '1', 'run 1'. {MAP_HINT} The first line has numbers; is the header line missing?",
+    "observations,observations,actions,rewards\n1,2,3,4\n": "log.csv: field 'observations': expected one column 'observations', found several columns of that name.",
+    "observations,actions,rewards,timeouts,truncations\n1,2,3,4,5\n": "log.csv: expected only one of 'timeouts' and 'truncations', found both.",
 }  # fmt: skip
 
 
@@ -445,7 +447,7 @@ class TestTables:
         (tmp_path / "log.csv").write_text("observations,actions,rewards\n1,2,3\n4,5,6\n".replace(",", mark))
         message = error_message(tmp_path / "log.csv", tmp_path)
         assert message.startswith(
-            f"log.csv: expected cells separated by commas, found a header line with {word}. pandas."
+            f"log.csv: expected cells separated by commas, found a header line separated by {word}. Convert it: pandas."
         )
         assert f"sep={mark!r}" in message
 
@@ -473,22 +475,22 @@ class TestTables:
 
         fine = {"observations": [[0.0, 1.0]] * 3, "actions": [0.0] * 3, "rewards": [1.0] * 3}
         faults = {
-            "field 'rewards', row 1: expected a value in every cell, found an empty one.": {"rewards": [1.0, None, 2.0]},
-            "field 'observations', row 2: expected lists of 2 numbers, found one of 1.": {
+            "field 'rewards', row 1: expected a value in every cell, found an empty cell.": {"rewards": [1.0, None, 2.0]},
+            "field 'observations', row 2: expected lists of 2 numbers, found a list of 1.": {
                 "observations": [[0.0, 1.0], [0.0, 1.0], [0.0]]
             },
-            "field 'observations', row 1: expected a value in every cell, found an empty one.": {
+            "field 'observations', row 1: expected a value in every cell, found an empty cell.": {
                 "observations": [[0.0, 1.0], [0.0, None], [0.0, 1.0]]
             },
             "field 'rewards': expected numbers, found a column of type string.": {"rewards": ["a", "b", "c"]},
             "field 'observations': expected numbers, found a column of type list<element: double>.": {
                 "observations": [[[0.0]], [[1.0]], [[2.0]]]
             },
-            "field 'episode', row 0: expected a value in every cell, found an empty one.": {"episode": [None, 1, 1]},
+            "field 'episode', row 0: expected a value in every cell, found an empty cell.": {"episode": [None, 1, 1]},
             "field 'episode': expected ids that are numbers or texts, found a column of type date32[day].": {
                 "episode": pyarrow.array([1, 2, 3], pyarrow.date32())
             },
-            "expected 0 rows, as its footer says, at least one, found 0.": {name: values[:0] for name, values in fine.items()},
+            "expected 0 rows, as the file's footer says, and at least 1, found 0.": {name: values[:0] for name, values in fine.items()},
         }  # fmt: skip
         for message, change in faults.items():
             write_parquet(tmp_path / "log.parquet", fine | change)
@@ -496,7 +498,7 @@ class TestTables:
         write_parquet(
             tmp_path / "log.parquet", fine | {"observations_1": [[0.0], [1.0], [2.0]], "observations_0": [1.0] * 3}
         )
-        assert "expected one vector column, or columns of single numbers" in error_message(
+        assert "expected one vector column or several columns of numbers" in error_message(
             tmp_path / "log.parquet", tmp_path
         )
 
@@ -505,7 +507,7 @@ METADATA_FAULTS = {
     "[1": "expected metadata in JSON, found Expecting ',' delimiter",
     "[1]": "expected a JSON object, found a list.",
     '{"action_space": 3}': "field 'action_space': expected a space in JSON, found the JSON object must be str",
-    '{"action_space": "{\\"type\\": \\"Discrete\\", \\"n\\": -2}"}': "field 'action_space': expected a number of actions",
+    '{"action_space": "{\\"type\\": \\"Discrete\\", \\"n\\": -2}"}': "field 'action_space': expected integers n and start",
     '{"bats": {"version": 1, "unknown_next": [1.5]}}': "field 'bats/unknown_next': expected row numbers",
     '{"bats": {"version": 1, "unknown_next": [], "action_names": [1]}}': "field 'bats/action_names': expected a list of texts",
     "[" * 100_000: "expected metadata in JSON, found maximum recursion depth exceeded",
@@ -524,7 +526,7 @@ class TestMinari:
     def test_data_in_another_format(self, data: Path) -> None:
         metadata = json.loads((data / "metadata.json").read_text())
         (data / "metadata.json").write_text(json.dumps(metadata | {"data_format": "arrow"}))
-        hint = "Write it again with data_format='hdf5'."
+        hint = "Write the data set again with data_format='hdf5'."
         assert (
             self.message(data)
             == f"log-v0/data: field 'data_format': expected data stored as hdf5, found 'arrow'. {hint}"
@@ -540,7 +542,7 @@ class TestMinari:
         message = self.message(data)
         assert (
             message
-            == "minari:log-v0: field 'unknown_next', row 8: expected a termination where the next state is unknown, found none."
+            == "minari:log-v0: field 'unknown_next', row 8: expected a termination in every row whose next state is unknown, found no termination."
         )
         (data / "metadata.json").write_text('{"bats": {"version": 1, "unknown_next": [24]}}')
         assert "field 'unknown_next': expected row numbers from 0 to 23" in self.message(data)
@@ -583,16 +585,14 @@ class TestMinari:
         message = spoil(replaced("episode_1/observations", np.zeros((8, 2))))
         assert message == "field 'episode_1/observations': expected 9 rows for 8 rewards, found 8."
         message = spoil(replaced("episode_2/observations", np.zeros((9, 3))))
-        assert message.startswith(
-            "field 'episode_2/observations': expected observations (2), as in the episodes before"
-        )
+        assert message.startswith("field 'episode_2/observations': expected observations (2), as in earlier episodes")
         message = spoil(replaced("episode_2/terminations", np.zeros((8, 2))))
-        assert message == "field 'episode_2/terminations': expected one number a row, found shape (8, 2)."
+        assert message == "field 'episode_2/terminations': expected one number per row, found shape (8, 2)."
         message = spoil(replaced("episode_0/actions", h5py.SoftLink("/episode_1/actions")))
         assert message.startswith("field 'episode_0': expected a field 'actions', found only")
         message = spoil(replaced("episode_2", np.zeros(3)))
         assert message == "field 'episode_2': expected a group, found something else."
         message = spoil(replaced("episode_0/actions", 3.0))
-        assert message == "field 'episode_0/actions': expected one entry a row, found a single number."
+        assert message == "field 'episode_0/actions': expected one entry per row, found a single number."
         message = spoil(lambda file: [file.pop(f"episode_{number}") for number in range(3)] and None)
         assert message == "expected groups 'episode_0', 'episode_1', …, found only nothing."

@@ -91,11 +91,19 @@ def test_nearest_starts_agree_with_a_search_through_all_of_them() -> None:
 @pytest.mark.parametrize(
     ("policy", "environment", "message"),
     [
-        (constant(2, 1, action_count=2), "bats/chain-v0", "looks at 2 numbers, but 'bats/chain-v0' shows 1 number"),
-        (constant(1, 3, action_count=4), "bats/chain-v0", r"one of 4 actions, but 'bats/chain-v0' takes Discrete\(2\)"),
-        (constant(1, [0.5]), "bats/chain-v0", r"actions of 1 number, but 'bats/chain-v0' takes Discrete\(2\)"),
-        (constant(2, [0.5, 0.5]), "MountainCarContinuous-v0", "actions of 2 numbers"),
-        (constant(2, 0, action_count=2), "MountainCarContinuous-v0", "one of 2 actions"),
+        (
+            constant(2, 1, action_count=2),
+            "bats/chain-v0",
+            "expects observations of size 2, but 'bats/chain-v0' has observations of size 1",
+        ),
+        (
+            constant(1, 3, action_count=4),
+            "bats/chain-v0",
+            r"one of 4 discrete actions, but 'bats/chain-v0' expects Discrete\(2\)",
+        ),
+        (constant(1, [0.5]), "bats/chain-v0", r"actions of size 1, but 'bats/chain-v0' expects Discrete\(2\)"),
+        (constant(2, [0.5, 0.5]), "MountainCarContinuous-v0", "actions of size 2"),
+        (constant(2, 0, action_count=2), "MountainCarContinuous-v0", "one of 2 discrete actions"),
         (constant(1, 0, action_count=2), "nowhere-v0", "cannot make 'nowhere-v0'"),
     ],
 )

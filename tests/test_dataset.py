@@ -35,7 +35,7 @@ def test_without_next_states_the_following_row_is_the_next_state_and_the_last_ro
     assert transitions(data) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
     assert data.episode_ends.tolist() == [False, False, True]
     assert data.starts.tolist() == [0]
-    assert "1 row at the end of an episode left out" in text(data)
+    assert "1 row at the end of an episode had no logged next state and had to be left out" in text(data)
 
 
 def test_timeouts_where_the_states_go_on_are_sub_goals_of_one_run_and_joined() -> None:
@@ -43,7 +43,7 @@ def test_timeouts_where_the_states_go_on_are_sub_goals_of_one_run_and_joined() -
     auto = make(states, timeouts=flags)
     assert transitions(auto) == [(i, i, i + 1) for i in range(7)]
     assert auto.starts.tolist() == [0]
-    assert "2 timeouts: 2 joined because the states go on, 0 taken as an end." in text(auto)
+    assert "2 timeouts: 2 did not end an episode, because the states continue; 0 ended an episode." in text(auto)
     trusted = make(states, timeouts=flags, timeout_rule="trust")
     assert transitions(trusted) == [(0, 0, 1), (1, 1, 2), (3, 3, 4), (5, 5, 6), (6, 6, 7)]
 
@@ -72,7 +72,7 @@ def test_a_jump_in_a_log_without_any_flags_is_reported_as_a_guess() -> None:
     states = [*np.arange(2000.0), *np.arange(2000.0)]
     data = make(states)
     assert data.episode_count == 2
-    assert "so boundaries are a guess: 1 step over" in text(data)
+    assert "so the ends of episodes are guessed. 1 step without a flag" in text(data)
     assert [note.kind for note in data.notes].count("problem") == 1
 
 
@@ -82,7 +82,7 @@ def test_boundaries_are_found_however_short_the_episodes_are() -> None:
     assert make(states).episode_count == 50
     none_flagged = make(states, timeouts=[False] * len(states))
     assert none_flagged.episode_count == 50
-    assert "49 steps over 3 times the longest ordinary step taken as episode ends, though no flag" in text(none_flagged)
+    assert "49 steps without a flag had more than 3 times the length of the longest ordinary step" in text(none_flagged)
 
 
 def test_a_switch_that_seldom_turns_is_no_boundary() -> None:
@@ -125,7 +125,7 @@ def test_a_break_without_a_flag_is_reported_as_a_problem() -> None:
     data = make([0, 1, 5, 6], next_observations=chain([1, 2, 6, 7]), timeouts=[False, False, False, True])
     assert data.episode_ends.tolist() == [False, True, False, True]
     assert [note.kind for note in data.notes] == ["decision", "problem"]
-    assert "1 row with a next state that is not the next row's, though no flag" in text(data)
+    assert "1 row had a next state that differs from the state of the next row, but no flag" in text(data)
 
 
 @settings(max_examples=100, deadline=None)
@@ -155,7 +155,7 @@ def test_starts_are_rows_or_a_rule_with_equal_or_given_weights() -> None:
         data.with_starts(lambda states: states[:, 0] > 99)
     with pytest.raises(DataError, match="row numbers from 0 to 3"):
         data.with_starts([0, 4])
-    with pytest.raises(DataError, match="2 weights, none negative"):
+    with pytest.raises(DataError, match="2 non-negative weights"):
         data.with_starts([0, 1], weights=[1, -1])
 
 
@@ -165,11 +165,11 @@ def test_integer_actions_are_discrete_unless_said_otherwise() -> None:
     assert Dataset.from_arrays(states, [[0], [2], [1]], rewards, action_count=5).action_count == 5
     assert Dataset.from_arrays(states, [0, 2, 1], rewards, discrete=False).actions.tolist() == [[0.0], [2.0]]
     assert Dataset.from_arrays(states, [0.0, 2.0, 1.0], rewards, discrete=True).actions.tolist() == [0, 2]
-    with pytest.raises(DataError, match=r"field 'actions', row 1: expected a whole number from 0, found 0\.5"):
+    with pytest.raises(DataError, match=r"field 'actions', row 1: expected a non-negative integer, found 0\.5"):
         Dataset.from_arrays(states, [0.0, 0.5, 1.0], rewards, discrete=True)
-    with pytest.raises(DataError, match="from 0 to 1, found 2"):
+    with pytest.raises(DataError, match="below 2, found 2"):
         Dataset.from_arrays(states, [0, 2, 1], rewards, action_count=2)
-    with pytest.raises(DataError, match="one discrete action a row"):
+    with pytest.raises(DataError, match="one discrete action per row"):
         Dataset.from_arrays(states, np.zeros((3, 2), dtype=int), rewards, discrete=True)
 
 
@@ -200,16 +200,16 @@ def with_nan(rows: int, row: int, value: float = np.nan) -> np.ndarray:
 BAD: list[tuple[dict[str, object], str]] = [
     (
         {"observations": np.zeros((4, 2, 2))},
-        r"field 'observations': expected a table of rank 2.* found shape \(4, 2, 2\)",
+        r"field 'observations': expected a two-dimensional array.* found shape \(4, 2, 2\)",
     ),
-    ({"observations": np.zeros((4, 0))}, r"rank 2.* found shape \(4, 0\)"),
-    ({"observations": np.array(3.0)}, "an array with one entry a row, found a single number"),
+    ({"observations": np.zeros((4, 0))}, r"two-dimensional.* found shape \(4, 0\)"),
+    ({"observations": np.array(3.0)}, "an array with one entry per row, found a single number"),
     ({"observations": np.zeros((0, 2))}, "field 'observations': expected at least 2 rows, found 0"),
     ({"observations": np.zeros((1, 2))}, "expected at least 2 rows, found 1"),
     ({"observations": with_nan(4, 2)}, r"field 'observations', row 2: expected finite .* found nan in column 1"),
     ({"next_observations": with_nan(4, 3, np.inf)}, r"field 'next_observations', row 3: .* found inf in column 1"),
-    ({"observations": with_nan(4, 0, 1e35)}, r"size at most 1e\+30, found 1e\+35"),
-    ({"next_observations": np.zeros((4, 3))}, "expected 2 numbers a row, as in observations, found 3"),
+    ({"observations": with_nan(4, 0, 1e35)}, r"between -1e\+30 and 1e\+30, found 1e\+35"),
+    ({"next_observations": np.zeros((4, 3))}, "expected 2 numbers per row, as in observations, found 3"),
     (
         {"next_observations": np.zeros((3, 2))},
         "field 'next_observations': expected 4 rows, as in observations, found 3",
@@ -219,11 +219,11 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"actions": np.array([None] * 4)}, "field 'actions': expected numbers, found an array of type object"),
     ({"actions": np.zeros((4, 1), dtype=complex)}, "expected numbers, found an array of type complex128"),
     ({"actions": [[0.0], [0.0, 1.0], [0.0], [0.0]]}, "field 'actions': expected rows of equal length"),
-    ({"rewards": np.zeros((4, 2))}, r"field 'rewards': expected one number a row, found shape \(4, 2\)"),
+    ({"rewards": np.zeros((4, 2))}, r"field 'rewards': expected one number per row, found shape \(4, 2\)"),
     ({"rewards": np.array([0.0, 1.0, -np.inf, 0.0])}, "field 'rewards', row 2: .* found -inf"),
     ({"terminations": np.array([0, 1, 2, 0])}, r"field 'terminations', row 2: expected true or false .* found 2"),
     ({"timeouts": np.array([0.0, np.nan, 0.0, 0.0])}, "field 'timeouts', row 1: expected true or false .* found nan"),
-    ({"timeouts": np.zeros((4, 3), dtype=bool)}, "field 'timeouts': expected one flag a row"),
+    ({"timeouts": np.zeros((4, 3), dtype=bool)}, "field 'timeouts': expected one flag per row"),
 ]
 
 

@@ -129,7 +129,7 @@ def test_a_replay_reveals_a_false_graph_and_stops_at_the_end_of_the_rollout() ->
     assert found.returns.tolist() == [0, 0, 0]
     assert found.lengths.tolist() == [3, 1, 0]  # 6 is a dead end of the graph, so nothing is played from it
     assert [episode.observations[:, 0].tolist() for episode in found.episodes] == [[1, 0, 1, 2], [5, 6], [6]]
-    with pytest.raises(SettingError, match="a first state for each rollout"):
+    with pytest.raises(SettingError, match="one first state per rollout"):
         replay(mdp, rollouts, first_states[:1], CHAIN_ENVIRONMENT)
 
 
@@ -154,7 +154,7 @@ def test_a_discrete_observation_is_a_row_of_one_number() -> None:
     lake = [gymnasium.make("FrozenLake-v1", is_slippery=False)]
     found = evaluate(Always(np.array(1)), lake, episodes=1, record=True)
     assert found.episodes[0].observations.tolist() == [[0.0], [4.0], [8.0], [12.0]]
-    with pytest.raises(SettingError, match="Only observations that are numbers"):
+    with pytest.raises(SettingError, match="Observations must be numbers"):
         evaluate(Always(np.array(0)), [Verbal()], episodes=1)
 
 
@@ -169,7 +169,7 @@ def test_progress_counts_steps_over_all_turns() -> None:
 
 def test_what_cannot_be_evaluated_is_refused() -> None:
     policy = Always(np.array(1))
-    with pytest.raises(SettingError, match="not both"):
+    with pytest.raises(SettingError, match="Give exactly one of `episodes`"):
         evaluate(policy, CHAIN_ENVIRONMENT)
     with pytest.raises(SettingError, match="at least 1 episode"):
         evaluate(policy, CHAIN_ENVIRONMENT, episodes=0)

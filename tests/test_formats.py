@@ -185,17 +185,17 @@ def test_fields_not_used_are_noted(tmp_path: Path) -> None:
     extra = {"infos/goal": np.zeros((24, 2)), "infos/qpos": np.zeros(3), "metadata/policy/weight": np.zeros((2, 2))}
     dataset = load_dataset(write_arrays(tmp_path / "log.hdf5", log | extra))
     assert_same(dataset, load_dataset(log))
-    text = "Fields not used: 'infos/goal', 'infos/qpos', 'metadata/policy/weight'."
+    text = "Fields that are not used: 'infos/goal', 'infos/qpos', 'metadata/policy/weight'."
     assert text in [note.text for note in dataset.notes]
     in_memory = load_dataset(log | {"goal": np.zeros(3)})
-    assert "Fields not used: 'goal'." in [note.text for note in in_memory.notes]
+    assert "Fields that are not used: 'goal'." in [note.text for note in in_memory.notes]
 
 
 def test_a_group_of_someone_elses_called_bats_is_only_noted(tmp_path: Path) -> None:
     log = small_log()
     dataset = load_dataset(write_arrays(tmp_path / "log.hdf5", log | {"bats/starts": np.arange(3)}))
     assert_same(dataset, load_dataset(log))
-    assert "Fields not used: 'bats/starts'." in [note.text for note in dataset.notes]
+    assert "Fields that are not used: 'bats/starts'." in [note.text for note in dataset.notes]
 
 
 def test_big_endian_halves_and_odd_true_bytes_are_understood(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ class TestColumns:
         same = {name: log[name] for name in ("observations", "actions", "rewards", "terminations")} | {"episode": ids}
         assert_same(dataset, load_dataset(same))
         assert np.flatnonzero(dataset.episode_ends).tolist() == [7, 14, 21]
-        assert "Fields not used: 'note'." in [note.text for note in dataset.notes]
+        assert "Fields that are not used: 'note'." in [note.text for note in dataset.notes]
 
     def test_csv_may_have_words_quotes_blank_lines_and_a_mark_in_front(self, tmp_path: Path) -> None:
         rows = [
@@ -297,10 +297,10 @@ class TestColumns:
         source = write_csv(tmp_path / "log.csv", columns)
         assert load_dataset(source).action_count == 2
         assert load_dataset(source, discrete=False).actions.shape == (5, 1)
-        texts = [note.text for note in load_dataset(source).notes if "whole numbers" in note.text]
+        texts = [note.text for note in load_dataset(source).notes if "integers" in note.text]
         assert len(texts) == 1
         assert "--actions continuous" in texts[0]
-        assert not any("whole numbers" in note.text for note in load_dataset(source, discrete=False).notes)
+        assert not any("integers" in note.text for note in load_dataset(source, discrete=False).notes)
         columns["actions"] = np.array([0.0, 1, 0, 1, 0, 1])
         assert load_dataset(write_csv(tmp_path / "points.csv", columns)).action_count is None
 
@@ -311,18 +311,18 @@ class TestColumns:
         (tmp_path / "log.csv").write_text("\n".join(["observations,actions,rewards", *lines]))
         dataset = load_dataset(tmp_path / "log.csv")
         assert dataset.action_count is None
-        texts = [note.text for note in dataset.notes if note.kind == "decision" and "whole numbers" in note.text]
+        texts = [note.text for note in dataset.notes if note.kind == "decision" and "integers" in note.text]
         assert len(texts) == 1
-        assert f"but for 1 row, first row {row} with {value} (line {row + 2})" in texts[0]
+        assert f"except in 1 row (first: row {row}, value {value}, line {row + 2})" in texts[0]
         assert "--actions discrete (discrete=True)" in texts[0]
         with pytest.raises(
-            DataError, match=rf"field 'actions', row {row}: expected a whole number from 0, found {value}"
+            DataError, match=rf"field 'actions', row {row}: expected a non-negative integer, found {value}"
         ):
             load_dataset(tmp_path / "log.csv", discrete=True)
 
     def test_actions_that_are_numbers_and_begin_with_a_whole_one_are_not_noted(self, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text("observations,actions,rewards\n0,0,0\n1,0.25,0\n2,-0.5,0\n3,0.1,0\n")
-        assert not any("whole numbers" in note.text for note in load_dataset(tmp_path / "log.csv").notes)
+        assert not any("integers" in note.text for note in load_dataset(tmp_path / "log.csv").notes)
 
     def test_list_columns_are_vectors(self, tmp_path: Path) -> None:
         import pyarrow
@@ -359,8 +359,8 @@ class TestEpisodeIds:
         dataset = load_dataset(log)
         assert np.flatnonzero(dataset.episode_ends).tolist() == [7, 15, 23]
         assert [note.text for note in dataset.notes] == [
-            "3 episode ids: an episode ends where the id changes.",
-            "Timeouts left aside: the episode ids say where episodes end.",
+            "3 episode ids: each episode ends where the id changes.",
+            "Timeouts are ignored, because the episode ids say where episodes end.",
         ]
 
     @pytest.mark.parametrize("with_next", [True, False])
@@ -375,7 +375,7 @@ class TestEpisodeIds:
 
     def test_an_id_that_comes_back_is_a_problem(self) -> None:
         log = small_log() | {"episode": np.arange(24) // 8 % 2}
-        text = "1 time an episode id comes back after another one; are the rows in order?"
+        text = "Episode ids reappear 1 time after a different id; are the rows in order?"
         assert text in [note.text for note in load_dataset(log).notes if note.kind == "problem"]
 
 
@@ -432,9 +432,9 @@ class TestMinari:
         assert np.flatnonzero(dataset.episode_ends).tolist() == [3, 7, 11]
         assert np.flatnonzero(dataset.terminations).tolist() == [3]
         texts = [note.text for note in dataset.notes]
-        assert "observations are made of several parts, in this order: goal (2), more/x (1), velocity (3)." in texts
-        assert "Fields not used: 'infos/speed'." in texts
-        assert "1 episode without a flag at the end: taken as a timeout." in texts
+        assert "observations consist of several parts, in this order: goal (2), more/x (1), velocity (3)." in texts
+        assert "Fields that are not used: 'infos/speed'." in texts
+        assert "1 episode had no flag at the end; a timeout was assumed." in texts
         velocity = ("velocity[0]", "velocity[1]", "velocity[2]")
         assert dataset.observation_names == ("goal[0]", "goal[1]", "more/x", *velocity)
         assert dataset.action_names is None
@@ -468,14 +468,16 @@ class TestMinari:
 
     @pytest.mark.parametrize("name", ["noversion", "../up-v0", "", "a b-v0", "x/y-v0", "/root-v0", "ok/-v"])
     def test_names_that_minari_could_not_load_are_refused(self, name: str, minari_folder: Path) -> None:
-        with pytest.raises(OutputError, match="is no Minari name"):
+        with pytest.raises(OutputError, match="is not a valid Minari name"):
             write_minari(load_dataset(small_log()), name)
         assert not minari_folder.exists()
 
     def test_a_disk_too_full_is_refused_at_once(self, minari_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = shutil.disk_usage("/")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-        with pytest.raises(OutputError, match=r"full-v0 may need 12\d,\d{3} bytes; its disk has 1,000 left"):
+        with pytest.raises(
+            OutputError, match=r"full-v0 may need 12\d,\d{3} bytes, but the disk has only 1,000 free bytes"
+        ):
             write_minari(load_dataset(small_log()), "full-v0")
         assert folder_bytes(minari_folder) == {}
 
@@ -536,8 +538,8 @@ def test_values_in_other_files_are_never_fetched(tmp_path: Path) -> None:
         file.create_group("round")["again"] = file["/"]
     dataset = load_dataset(tmp_path / "links.hdf5")
     texts = [note.text for note in dataset.notes]
-    assert "'timeouts' is a link, which is not followed: it was left out." in texts
-    assert "Fields not used: 'elsewhere'." in texts
+    assert "'timeouts' was not used: it is a link, and links are not followed." in texts
+    assert "Fields that are not used: 'elsewhere'." in texts
 
     with h5py.File(tmp_path / "virtual.hdf5", "w") as file:
         for name, values in log.items():
@@ -553,7 +555,7 @@ def test_values_in_other_files_are_never_fetched(tmp_path: Path) -> None:
                 file[name] = values
         file.create_dataset("rewards", (24,), np.float64, external=[(str(tmp_path / "raw.bin"), 0, 192)])
     for name in ("virtual.hdf5", "external.hdf5"):
-        message = "field 'rewards': expected values in the file itself, found values kept in other files"
+        message = "field 'rewards': expected values in this file, found values stored in other files"
         with pytest.raises(DataError, match=message):
             load_dataset(tmp_path / name)
 

@@ -29,10 +29,10 @@ def test_the_table_counts_what_is_there() -> None:
     facts = validate(log(rows, terminations=[False, False, False, True])).facts
     assert facts["rows"] == "4"
     assert facts["episodes"] == "2 of 2 to 2 rows (median 2)"
-    assert facts["terminations"] == "1, and 1 episode truncated"
-    assert facts["observations"] == "1 number (float64)"
+    assert facts["terminations"] == "1; 1 truncated episode"
+    assert facts["observations"] == "1 component (float64)"
     assert facts["rewards"] == "0 to 3, mean 1, 50.0% not zero"
-    assert facts["distinct states"] == "5, of which 1 have no logged action"
+    assert facts["distinct states"] == "5; 1 of them have no logged action"
     assert facts["start states"] == "2 distinct, in 2 rows"
 
 
@@ -48,40 +48,40 @@ def test_ranges_and_constants() -> None:
         ("observation 0", 0, 0.5, 1, False),
         ("action 0", 5, 5, 5, True),
     ]
-    assert "Constant throughout the log: action 0." in notes_of(log([(0, 5, 1, 1), (1, 5, 0, 4)]), "fact")
+    assert "Components that are constant in the whole log: action 0." in notes_of(
+        log([(0, 5, 1, 1), (1, 5, 0, 4)]), "fact"
+    )
 
 
 def test_an_outcome_that_differs_is_a_problem_and_an_equal_one_is_not() -> None:
     same = [(0, 1, 0, 1), (1, 1, 1, 0), (0, 1, 0, 1), (1, 1, 1, 0)]
-    assert "Of 2 state-action pairs tried more than once, every one led to the same state" in notes_of(
-        log(same), "fact"
-    )
-    assert "2 rows the same as another row in everything." in notes_of(log(same), "fact")
+    assert "2 state-action pairs occurred more than once; each had the same outcome" in notes_of(log(same), "fact")
+    assert "Exact duplicates of another row: 2 rows." in notes_of(log(same), "fact")
     assert notes_of(log(same), "problem") == ""
     other = [*same, (0, 1, 0, 9)]
-    assert "Of 2 state-action pairs tried more than once, 1 (50.0%) led to different states" in notes_of(
+    assert "2 state-action pairs occurred more than once; 1 of them (50.0%) had different outcomes" in notes_of(
         log(other), "problem"
     )
     rewarded = [*same, (0, 1, 7, 1)]
-    assert "1 transition with different rewards at different times" in notes_of(log(rewarded), "problem")
+    assert "1 transition occurred several times with different rewards" in notes_of(log(rewarded), "problem")
     fresh = [(0, 1, 0, 1), (1, 1, 1, 2)]
-    assert "No state and action occur twice" in notes_of(log(fresh), "fact")
+    assert "No state-action pair occurs twice" in notes_of(log(fresh), "fact")
 
 
 def test_rows_out_of_order_show_as_episodes_of_one_row() -> None:
     shuffled = log([(4, 0, 0, 5), (1, 0, 1, 2), (3, 0, 0, 4), (0, 0, 0, 1)])
-    assert "4 of 4 episodes with a single row" in notes_of(shuffled, "problem")
+    assert "4 of 4 episodes had only a single row" in notes_of(shuffled, "problem")
 
 
 def test_a_log_with_one_reward_only_is_a_problem() -> None:
     steady = [(0, 0, -1, 1), (1, 0, -1, 2)]
-    assert "Every reward is -1 and nothing terminates" in notes_of(log(steady), "problem")
-    assert "only the length of an episode counts" in notes_of(log(steady, terminations=[False, True]), "fact")
+    assert "Every reward is -1 and no episode terminates" in notes_of(log(steady), "problem")
+    assert "only the length of an episode matters" in notes_of(log(steady, terminations=[False, True]), "fact")
 
 
 def test_the_decisions_of_the_reader_are_shown_too() -> None:
     data = Dataset.from_arrays([[0.0], [1.0], [2.0], [3.0]], [[0.0]] * 4, [0, 0, 1, 0], timeouts=[0, 1, 0, 0])
-    assert "1 timeout: 1 joined because the states go on" in notes_of(data, "decision")
+    assert "1 timeout: 1 did not end an episode, because the states continue" in notes_of(data, "decision")
 
 
 def test_a_decision_that_collecting_reports_is_shown_by_validate(
@@ -90,7 +90,7 @@ def test_a_decision_that_collecting_reports_is_shown_by_validate(
     monkeypatch.setenv("COLUMNS", "200")
     file = str(tmp_path / "maze.hdf5")
     assert main(["data", "collect", "maze2d-umaze", "--rows", "20000", "--out", file, "--quiet"]) == 0
-    assert "1 decision in reading the log; `bats-rl validate` shows" in capsys.readouterr().out
+    assert "1 decision made while reading the log; `bats-rl validate` shows" in capsys.readouterr().out
     assert main(["validate", file, "--quiet"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"decision: In the original log: [\d,]+ start states in \d+ cells", shown)

@@ -91,9 +91,9 @@ def test_an_action_that_does_not_exist_is_refused(action: object) -> None:
     environment = gymnasium.make("bats/grid-v0", disable_env_checker=True).unwrapped
     environment.reset(seed=0)
     step = inspect.unwrap(WorldEnv.step)  # past the checks of types, which users do not have
-    with pytest.raises(BatsError, match="An action is a whole number from 0 to 3; got"):
+    with pytest.raises(BatsError, match="An action must be an integer from 0 to 3; got"):
         step(environment, action)
-    with pytest.raises(BatsError, match="numbered from 0 to 3; got"):
+    with pytest.raises(BatsError, match="Actions must be integers from 0 to 3; got"):
         GRID.step(np.zeros((1, 2), dtype=np.int64), np.array([7]))
 
 
@@ -127,7 +127,7 @@ def test_a_fractional_position_is_refused() -> None:
 
 @pytest.mark.parametrize("task", ["chain", "mountain-car", "hopper"])
 def test_a_negative_seed_is_refused(task: str) -> None:
-    with pytest.raises(BatsError, match=r"A seed is a whole number from 0; got -1\."):
+    with pytest.raises(BatsError, match=r"A seed must be a non-negative integer; got -1\."):
         collect(task, 1_000, -1)
 
 

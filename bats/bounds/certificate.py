@@ -31,7 +31,7 @@ _KIND = "bats-bounds"
 
 @dataclass(frozen=True)
 class CalibrationFactors:
-    """What error estimates are multiplied by; infinite where too few rows were held out."""
+    """Factors that error estimates are multiplied by; infinite if too few rows were held out."""
 
     value: float
     """for the value where plans end"""
@@ -70,7 +70,7 @@ class Summary:
     coverage: float
     """share of the start weight within the log's support"""
     share_on_stitches: float
-    """share of the graph policy's lower bound, counted from the floor, that rests on stitches"""
+    """share of the graph policy's lower bound, counted from the floor, that is due to stitches"""
     floor: float
     """no value can be below this"""
     ceiling: float
@@ -92,22 +92,23 @@ class Certificate(Summary):
 
     @property
     def verdict(self) -> str:
-        """Deploy or hold, in a sentence or two."""
+        """Deploy or hold, and why."""
         if self.deploy:
-            return f"deploy: at {self.confidence:.0%} confidence it earns more than the log did"
+            better = "the cloned policy's value is higher than the value of the logged behaviour"
+            return f"deploy: at {self.confidence:.0%} confidence, {better}"
         return " ".join(("hold:", *self.reasons))
 
     def facts(self) -> dict[str, str]:
-        """The numbers that the verdict rests on, in words."""
+        """The numbers that the verdict is based on, as text."""
         possible = f"{self.floor:.6g} to {self.ceiling:.6g}"
         return {
             "lower bound": f"{self.clone.lower:.6g}",
             "upper bound": f"{self.clone.upper:.6g}",
-            "value of the log": f"{self.logged_value:.6g} (truncated episodes continue with the worst value)",
-            "graph's own policy": f"{self.graph.lower:.6g} to {self.graph.upper:.6g}",
-            "rests on stitches": f"{self.share_on_stitches:.1%} of the graph policy's lower bound",
-            "starts within support": f"{self.coverage:.1%}",
-            "width of the bounds": f"{self.clone.width:.1%} of what rewards allow, {possible}",
+            "value of the log": f"{self.logged_value:.6g} (after a truncation, the smallest possible value is assumed)",
+            "bounds of the graph's policy": f"{self.graph.lower:.6g} to {self.graph.upper:.6g}",
+            "due to stitches": f"{self.share_on_stitches:.1%} of the lower bound of the graph's policy",
+            "starts within support": f"{self.coverage:.1%} of the start weight",
+            "width of the bounds": f"{self.clone.width:.1%} of the range of possible values, {possible}",
             "confidence": f"{self.confidence:.0%}",
         }
 
@@ -144,18 +145,18 @@ class Option:
 def reasons_to_hold(clone: ValueBounds, *, logged_value: float, coverage: float) -> tuple[str, ...]:
     """What speaks against deploying; `coverage` is the share of the start weight within the log's support."""
     if not 0 <= coverage <= 1 + ROUNDING:
-        raise SettingError(f"`coverage` must be a share from 0 to 1; got {coverage}.")
+        raise SettingError(f"`coverage` must be between 0 and 1; got {coverage}.")
     lower, upper, reasons = clone.start.lower, clone.start.upper, []
     threshold = logged_value + ROUNDING * max(1.0, abs(logged_value))
     if not lower > threshold:
         log = f"the value of the log, {logged_value:.4g}"
         reasons.append(f"The policy's lower bound at the starts, {lower:.4g}, does not exceed {log}.")
-        possible = f"It may earn up to {upper:.4g}, but that is not certified."
-        impossible = f"Its upper bound, {upper:.4g}, does not exceed it either."
+        possible = f"Its value may be as high as {upper:.4g}, but this is not certified."
+        impossible = f"The policy's upper bound, {upper:.4g}, does not exceed the value of the log either."
         reasons.append(possible if upper > threshold else impossible)
     if coverage < MIN_COVERAGE:
         share = f"{coverage:.1%} of the start weight"
-        reasons.append(f"Only {share} lies within the log's support, not {MIN_COVERAGE:.0%}.")
+        reasons.append(f"Only {share} lies within the log's support; at least {MIN_COVERAGE:.0%} is required.")
     return tuple(reasons)
 
 

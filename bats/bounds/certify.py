@@ -43,21 +43,21 @@ def certify(
     unknown: tuple[str, ...] = ()
     try:
         estimator = ErrorEstimator.of(solution, context, config, seed=seed, progress=progress)
-        progress("bounding the policy", 0, 2)
+        progress("computing bounds", 0, 2)
         graph, graph_factors = bound_graph(solution, estimator)
-        progress("bounding the policy", 1, 2)
+        progress("computing bounds", 1, 2)
         cloned, clone_factors = bound_clone(solution, clone, estimator, floor=graph.floor, ceiling=graph.ceiling)
-        progress("bounding the policy", 2, 2)
+        progress("computing bounds", 2, 2)
         if not clone_factors.known:
             few = f"Only {clone_factors.windows:,} windows of held-out rows could be compared with the model"
-            unknown = (f"{few}, too few for {settings.confidence:.0%} confidence over an episode.",)
+            unknown = (f"{few}. These are too few for {settings.confidence:.0%} confidence over an episode.",)
     except DataError as error:
         # no stitch is trusted, and of the clone only what rewards allow is known
         graph = sandwich(mdp, ErrorBounds(*unknown_errors(mdp), settings.reward_range), solution.policy)
         lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
         cloned = ValueBounds(lower, upper, graph.floor, graph.ceiling, mdp.starts, mdp.start_weights)
         graph_factors = clone_factors = CalibrationFactors(math.inf, math.inf, 0)
-        unknown = (f"Bounding the policy needs {error.expected}; found {error.found}.",)
+        unknown = (f"Bounds cannot be computed: expected {error.expected}, found {error.found}.",)
     at = mdp.starts
     coverage = float(mdp.start_weights @ (clone.support_distance(mdp.states[at]) <= 1))
     ends = (values[at] for values in (graph.lower, graph.upper, cloned.lower, cloned.upper))

@@ -59,5 +59,5 @@ def rank_options(
     for option, solution in solved:
         bounds, _ = bound_graph(solution, estimator, factors=factors)
         ranked.append(replace(option, lower=bounds.start.lower))
-        progress("choosing a penalty and a tolerance", len(ranked), len(options))
+        progress("comparing penalties and tolerances", len(ranked), len(options))
     return tuple(sorted(ranked, key=lambda option: -option.lower))  # of equals the first stays first

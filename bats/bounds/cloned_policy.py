@@ -6,7 +6,7 @@ There the rollout is restarted, or continued from a nearby state whose value is 
     V(s) >= discounted reward of the rollout - its error + gamma^k ( V(t) - d(end, t) - end error )
 
 for every state t near the end, where d is the bisimulation metric. The best t counts, and upper bounds are analogous.
-Where a rollout ends out of the log's and the graph's support, nothing is known.
+Where a rollout ends out of the log's and the graph's support, or its prediction diverges, nothing is known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from bats.bounds.error_calibration import MIN_FACTOR, DiscountedErrors, calibrat
 from bats.bounds.error_estimates import ErrorEstimator, disagreement
 from bats.bounds.graph_policy import NEGLIGIBLE, ROLLOUTS, relevant_steps
 from bats.bounds.sandwich import ValueBounds
-from bats.errors import DataError
 from bats.graph.rollouts import reachable
 from bats.graph.solve import Solution
 from bats.model.ensemble import Dynamics
@@ -39,7 +38,7 @@ from bats.stitching.acceptance import LIKELY
 from bats.streams import Stream, generator
 
 STEPS = 20
-"""most actions of one rollout"""
+"""maximum number of actions of one rollout"""
 ANCHORS = 2000
 """states that the clone is rolled out from: the starts, and others that the graph's policy visits"""
 RESTARTS = 5000
@@ -83,7 +82,7 @@ class ModelRollouts:
     """end state, mean over the members"""
     length: Int[np.ndarray, "n"]
     end_error: Float[np.ndarray, "n"]
-    """estimated, in the metric that stitches are accepted by"""
+    """estimated, in the metric that stitches are accepted by; infinite if the prediction diverges in the first step"""
     value_error: Float[np.ndarray, "n"]
     """estimated value difference at the end"""
     discount: Float[np.ndarray, "n"]
@@ -200,12 +199,17 @@ def roll_out_clone(
     """Rolls the clone out in the model from every state, each member from its own states.
 
     A rollout ends after `steps` steps, with a termination, or before the step with which its estimated end error would
-    reach the tolerance; one step is always made. `DataError` where the prediction of that step is not finite.
+    reach the tolerance; one step is always made.
     """
     dynamics, metric = estimator.context.dynamics, estimator.context.metric
     simulate = partial(_simulate, dynamics, _Actor.of(clone), metric, steps)
     # of each step, by rollout
     visited, end_errors, rewards, disagreements, ends = in_batches(simulate, BATCH, states.astype(np.float32), axis=1)
+    # nothing is known after a prediction that diverges: its error is infinite, and the start state is a placeholder
+    finite = np.isfinite(visited).all(axis=(2, 3)) & np.isfinite([end_errors, rewards, disagreements]).all(axis=0)
+    visited = np.where(finite[..., None, None], visited, states[:, None].astype(np.float32))
+    end_errors, ends = np.where(finite, end_errors, np.inf), ends & finite
+    rewards, disagreements = (np.where(finite, numbers, 0.0) for numbers in (rewards, disagreements))
 
     # the rollout has made all its steps; now find how many of them are reliable
     before = np.concatenate([states[None].astype(np.float32), visited.mean(axis=2)[:-1]])
@@ -220,14 +224,9 @@ def roll_out_clone(
     last, row = length - 1, np.arange(len(states))
     members = np.moveaxis(visited[last, row], 1, 0)
     end = members.mean(axis=0)
-    diverged = int(np.count_nonzero(~np.isfinite(end).all(axis=1) | ~np.isfinite(rewards[0])))
-    if diverged:
-        raise DataError("finite predictions for the policy's actions", f"{diverged} of {len(end)} that are not")
     value_error = disagreement(members, end, estimator.value_metric) + np.cumsum(local[..., 1], axis=0)[last, row]
     weight = running * gamma ** np.arange(steps)[:, None]
-    # later steps may have diverged, and 0 times infinity is no number
-    rewards, disagreements = (np.where(running, part, 0.0) for part in (rewards, disagreements))
-    reward_errors = np.maximum(disagreements + np.where(running, local[..., 2], 0.0), estimator.resolution)
+    reward_errors = np.maximum(disagreements + local[..., 2], estimator.resolution)
     return ModelRollouts(
         start=states,
         end=end,
@@ -322,7 +321,7 @@ def _chained(
     reward_error = value_error = np.full(len(near), np.inf)
     distance = np.full(near.shape, np.inf)
     if factors.known:
-        reward_error = factors.reward * rollouts.reward_error
+        reward_error = np.where(np.isinf(rollouts.end_error), np.inf, factors.reward * rollouts.reward_error)
         # nothing continues from a termination, so it may lie where the log shows nothing
         known = support.contains(rollouts.end) | rollouts.terminated
         known &= rollouts.end_error < estimator.tolerance

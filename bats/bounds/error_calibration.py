@@ -73,7 +73,7 @@ def covering_factors(
     correction: one extra window with an infinite error is added, so with too few windows the factors are infinite.
     """
     if not 0 < confidence < 1:
-        raise SettingError(f"A confidence must lie strictly between 0 and 1; got {confidence}.")
+        raise SettingError(f"`confidence` must be strictly between 0 and 1; got {confidence}.")
     count, rng = ratios.shape[1], generator(seed, Stream.ERROR_FACTORS)
     if count == 0:
         return CalibrationFactors(math.inf, math.inf, count)

@@ -101,10 +101,10 @@ def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> Gra
     The errors must hold for the policy that is bounded: a bisimulation metric belongs to one policy.
     """
     if np.any(mdp.out_degree[mdp.real_count :] > 1):
-        raise SettingError("Bounds need stitches between real states; some of these start in imagined ones.")
+        raise SettingError("Bounds need stitches that start in real states; some stitches start in imagined states.")
     counts = {len(errors.end_value)} | ({len(errors.rewards)} if errors.rewards is not None else set())
     if counts != {mdp.stitch_count}:
-        raise SettingError(f"There must be errors for each of {mdp.stitch_count} stitches; got {max(counts)}.")
+        raise SettingError(f"One error is needed for each of {mdp.stitch_count} stitches; got {max(counts)} errors.")
     if not np.all(errors.end_value >= 0):
         raise SettingError("`end_value` must not be negative.")
     low, high = possible_rewards(mdp, errors.reward_range)
@@ -135,7 +135,7 @@ def possible_rewards(mdp: TabularMDP, reward_range: tuple[float, float] | None =
     low, high = float(logged.min()), float(logged.max())
     if reward_range is not None:
         if not (np.isfinite(reward_range).all() and reward_range[0] <= low and high <= reward_range[1]):
-            raise SettingError(f"`reward_range` must hold all logged rewards, {low} to {high}; got {reward_range}.")
+            raise SettingError(f"`reward_range` must include all logged rewards, {low} to {high}; got {reward_range}.")
         low, high = float(reward_range[0]), float(reward_range[1])
     if np.any(mdp.discount == 0):
         low, high = min(low, 0.0), max(high, 0.0)
@@ -160,7 +160,7 @@ def _edge_rewards(mdp: TabularMDP, rewards: Float[np.ndarray, "C K 2"] | None) -
         return smallest, largest
     edge = stitch_edges(mdp, stitches)
     if edge.shape[1] > rewards.shape[1]:
-        raise SettingError(f"`rewards` must have an entry for each action; got {rewards.shape[1]} per stitch.")
+        raise SettingError(f"`rewards` must have one entry per action of a stitch; got {rewards.shape[1]} per stitch.")
     used = np.arange(edge.shape[1]) < mdp.stitch_length[stitches][:, None]
     given = rewards[stitches, : edge.shape[1]]
     smallest[edge[used]], largest[edge[used]] = given[used, 0], given[used, 1]

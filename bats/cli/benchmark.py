@@ -14,17 +14,18 @@ POLICIES = {"expert": "expert", "plain": "cloning the log", "bats": "BATS, then 
 
 
 def add_benchmark(parser: ArgumentParser) -> None:
-    study = """mountain-car [section 5 of the paper]: 20 random episodes and 5 of an expert. Measured are the returns of
-    the expert, of a clone of the whole log and of BATS, the distances of replays and of the model to the stitched
-    rollouts, the errors of the graph's values, and a lower bound on them"""
+    study = """mountain-car [section 5 of the paper]: the log has 20 random episodes and 5 episodes of an expert. The
+    study measures the returns of the expert, of a clone of the whole log and of BATS. It also measures how far replays
+    and model predictions are from the stitched rollouts, the errors of the graph's values, and a lower bound on these
+    values"""
     parser.add_argument("study", choices=("mountain-car",), metavar="STUDY", help=study)
     table = """
-    --seeds N  fits, all of the same log (default: 5)
-    --episodes N  played by each policy of each seed (default: 100)
-    --out FOLDER  folder for the runs, figures.json and mountain-car.svg; by default runs/STUDY
+    --seeds N  number of fits (seeds 0 to N-1), all on the same log (default: 5)
+    --episodes N  episodes per policy and seed (default: 100)
+    --out FOLDER  folder for the runs, figures.json and mountain-car.svg; the default is runs/STUDY
     """
     add_options(parser, table + QUIET)
-    parser.epilog = "Called again, it continues where it was stopped; more seeds only add their own fits."
+    parser.epilog = "An interrupted study continues when it is called again. With a larger --seeds, only new fits run."
 
 
 def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
@@ -44,7 +45,7 @@ def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
         of_seeds = returns.mean(axis=1)
         columns[POLICIES[policy]] = {
             "mean return": f"{returns.mean():.2f}",
-            "seeds": f"{of_seeds.min():.2f} to {of_seeds.max():.2f}",
+            "range over the seeds": f"{of_seeds.min():.2f} to {of_seeds.max():.2f}",
             "worst episode": f"{returns.min():.2f}",
             "episodes": f"{returns.size:,}",
         }

@@ -31,19 +31,21 @@ LOG = "a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minar
 OUT = "file to write (.hdf5), or minari:ID"
 QUIET = "\n    --quiet  no progress display\n"
 COLUMNS = """
-    --columns MAP  for CSV and Parquet: which columns hold what, as in
+    --columns MAP  for CSV and Parquet: the columns of each field, for example
         'observations=x,y actions=u rewards=r episode=run'
 """
 READING = """
-    --actions auto|discrete|continuous  whether an action is an index or numbers; auto: one whole number per row is an
-        index (default: auto)
-    --timeouts auto|trust|ignore  when a timeout ends an episode; auto: unless the states continue (default: auto)
+    --actions auto|discrete|continuous  how actions are read: discrete means an index, continuous means a vector; auto
+        reads a single integer per row as an index (default: auto)
+    --timeouts auto|trust|ignore  which timeouts end an episode: trust means all, ignore means none; auto means all,
+        unless the log shows that the states continue after them (default: auto)
 """
 REWARD = """
-    --reward MODULE:FUNCTION  another reward: a function of arrays (states, actions, next states); modules in this
-        folder are found
-    --goal NUMBERS  reward 1 near these first numbers of the next state, else 0: --goal 3,1
-    --radius X  with --goal: how near
+    --reward MODULE:FUNCTION  use another reward: a function of three arrays (states, actions, next states); the
+        current folder is searched for modules
+    --goal NUMBERS  use another reward: 1 if the first components of the next state are within --radius of this point,
+        else 0; for example --goal 3,1
+    --radius X  radius of the --goal
 """
 
 
@@ -59,10 +61,10 @@ def read_log(file: str, arguments: Namespace, progress: Progress) -> Dataset:
 
 
 def load_reward(name: str) -> RewardFunction:
-    """The function called `package.module:function`; modules in the current folder are found too."""
+    """The function called `package.module:function`; the current folder is searched for modules too."""
     module, _, function = name.partition(":")
     if not module or not function:
-        raise SettingError(f"--reward must look like package.module:function; got '{name}'.")
+        raise SettingError(f"--reward must have the form package.module:function; got '{name}'.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -84,16 +86,16 @@ def load_reward(name: str) -> RewardFunction:
 def read_reward(arguments: Namespace) -> RewardFunction | None:
     """The reward that the options ask for; None: the log's own."""
     if arguments.goal is not None and arguments.reward is not None:
-        raise SettingError("Give a --reward or a --goal, not both.")
+        raise SettingError("Give either --reward or --goal, not both.")
     if (arguments.goal is None) != (arguments.radius is None):
-        raise SettingError("--goal and --radius need each other; only one was given.")
+        raise SettingError("--goal and --radius must be given together; only one of them was given.")
     if arguments.goal is not None:
         return goal_reward(np.array(arguments.goal), arguments.radius)
     return None if arguments.reward is None else load_reward(arguments.reward)
 
 
 def add_validate(parser: ArgumentParser) -> None:
-    add_options(parser, f"LOG  {LOG}\n --strict  exit with code 1 if there is a problem, for scripts {QUIET}")
+    add_options(parser, f"LOG  {LOG}\n --strict  exit with code 1 if the log has a problem (useful in scripts) {QUIET}")
     add_options(parser.add_argument_group("reading the log"), COLUMNS + READING)
 
 
@@ -107,7 +109,7 @@ def run_validate(arguments: Namespace, terminal: Terminal) -> int:
 
 def print_validation(dataset: Dataset, validation: Validation, out: Console) -> None:
     print_facts(dataset.name, validation.facts, out)
-    table = Table("number", "min", "mean", "max", title="ranges", title_justify="left")
+    table = Table("component", "min", "mean", "max", title="ranges", title_justify="left")
     for column in validation.columns:
         constant = "  constant" if column.constant else ""
         table.add_row(Text(column.name), f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{constant}")
@@ -120,11 +122,12 @@ def print_validation(dataset: Dataset, validation: Validation, out: Console) -> 
 
 def add_collect(parser: ArgumentParser) -> None:
     table = f"""
-    TASK  a task's name; `bats-rl data collect list` shows them all
-    --rows N  transitions to collect; by default the task's usual number
+    TASK  name of a task; `bats-rl data collect list` shows all names
+    --rows N  number of transitions to collect; the default depends on the task
     --seed SEED  the same seed gives the same log, byte for byte (default: 0)
-    --out OUT  {OUT}; by default TASK-SEED.hdf5
-    --published  mazes only: write D4RL's own layout with its slips (rewards one row late, stale rows, no next states)
+    --out OUT  {OUT}; the default is TASK-SEED.hdf5
+    --published  mazes only: write D4RL's own layout, including its errors (rewards are one row late, some rows are
+        stale, next states are missing)
     """
     add_options(parser, table + QUIET)
 
@@ -137,7 +140,8 @@ def run_collect(arguments: Namespace, terminal: Terminal) -> None:
         return
     target = arguments.out or f"{find_task(arguments.task).name}-{arguments.seed}.hdf5"
     if arguments.published and target.startswith("minari:"):
-        raise OutputError(f"{target}: the published layout is one of HDF5 files; leave out --published.")
+        hint = "write to a .hdf5 file or leave out --published"
+        raise OutputError(f"{target}: the published layout exists only as HDF5; {hint}.")
     _check_target(target)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         if arguments.published:
@@ -170,7 +174,7 @@ def _check_target(target: str) -> None:
     if target.startswith("minari:"):
         return
     if Path(target).suffix not in (".hdf5", ".h5"):
-        raise OutputError(f"{target}: a log is written as .hdf5 or to minari:ID.")
+        raise OutputError(f"{target}: a log can only be written to a .hdf5 file or to minari:ID.")
     refuse_existing(Path(target))
 
 
@@ -185,6 +189,7 @@ def _print_written(dataset: Dataset, target: str, out: Console) -> None:
     print_line(f"wrote {dataset!r} to {target}", out)
     first_rows = np.flatnonzero(np.concatenate([[True], dataset.episode_ends[:-1]]))
     if target.startswith("minari:") and not np.array_equal(dataset.starts, first_rows):
-        text = "Minari cannot store start states: when it is read, episodes start at their first rows."
+        text = "Minari cannot store start states. When this data set is read again, "
+        text += "the first row of each episode is taken as its start."
         print_note(Note("problem", text), out)
     print_notes(dataset, out)

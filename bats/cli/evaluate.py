@@ -1,4 +1,4 @@
-"""`bats-rl evaluate`: what a policy earns in its environment, beside what its graph promised."""
+"""`bats-rl evaluate`: the return of a policy in its environment, next to the return that its graph predicted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from bats.tasks.episodes import as_dataset
 
 def add_evaluate(parser: ArgumentParser) -> None:
     table = """
-    RUN|POLICY  folder of a finished run, which gets an evaluation.json; or a policy's own file (.safetensors)
-    --task NAME  where to play: a task of `bats-rl data collect list`; by default the one that the log is named after
-    --environment GYM_ID  where to play: any Gymnasium environment with a time limit; MODULE:ID imports the module first
-    --episodes N  episodes from the environment's own starts; by default 100, and in mazes the same number in every cell
+    RUN|POLICY  folder of a finished run (evaluation.json is written there), or a policy file (.safetensors)
+    --task NAME  evaluate in this task (`bats-rl data collect list` shows all); the default is the task that the log is
+        named after
+    --environment GYM_ID  evaluate in this Gymnasium environment, which must have a time limit; for MODULE:ID, the
+        module is imported first
+    --episodes N  number of episodes, from the environment's own starts; the default is 100, and in mazes a fixed number
+        of starts per cell
     --seed SEED  the same seed gives the same starts (default: 0)
-    --record FILE  keep the policy's episodes as a log (.hdf5)
-    --overwrite  replace the evaluation.json and the recorded log
+    --record FILE  write the policy's episodes as a log (.hdf5)
+    --overwrite  replace evaluation.json and the recorded log if they exist
     """
     add_options(parser, table + QUIET)
 
@@ -39,7 +42,7 @@ def run_evaluate(arguments: Namespace, terminal: Terminal) -> None:
     policy = open_policy(arguments.run)
     record: Path | None = arguments.record
     if record is not None and record.suffix not in (".hdf5", ".h5"):
-        raise OutputError(f"{record}: episodes are recorded as .hdf5.")
+        raise OutputError(f"{record}: episodes can only be recorded in a .hdf5 file.")
     outputs = [path for path in (None if run is None else run.evaluation, record) if path is not None]
     refuse_existing(*outputs, overwrite=arguments.overwrite, hint=OR_OVERWRITE)
     environment = _environment(arguments, policy, terminal.err)
@@ -62,13 +65,12 @@ def run_evaluate(arguments: Namespace, terminal: Terminal) -> None:
 
 
 def print_comparison(comparison: Comparison, policy: Policy, name: str, out: Console) -> None:
-    """Where it was played, and the returns side by side."""
-    where = f"{name}, played in {comparison.environment}"
-    print_line(f"{where}; starts: {comparison.starts}; seed {comparison.seed}", out)
+    """The environment, and the returns side by side."""
+    print_line(f"{name} in {comparison.environment}; starts: {comparison.starts}; seed {comparison.seed}", out)
     changed = policy.card.get("solved_under")
     if isinstance(changed, dict):
         settings = ", ".join(f"{setting} {value}" for setting, value in changed.items())
-        print_line(f"the policy was cloned from its run as solved under {settings}", out)
+        print_line(f"this policy was cloned from the run's graph, solved again with {settings}", out)
     print_columns({column: _facts(estimate) for column, estimate in comparison.columns.items()}, out)
     for column in comparison.columns:
         print_line(f"{column}: {MEANING[column]}", out)
@@ -85,7 +87,7 @@ def _facts(estimate: ReturnEstimate) -> dict[str, str]:
 def _environment(arguments: Namespace, policy: Policy, err: Console) -> str:
     """The environment that was asked for, or that the log's name suggests."""
     if arguments.task is not None and arguments.environment is not None:
-        raise SettingError("Give a --task or an --environment, not both.")
+        raise SettingError("Give either --task or --environment, not both.")
     if arguments.environment is not None:
         return str(arguments.environment)
     if arguments.task is not None:
@@ -95,9 +97,9 @@ def _environment(arguments: Namespace, policy: Policy, err: Console) -> str:
     if task is None:
         named = f"the log {log}" if log else "this file"
         raise SettingError(
-            f"The name of {named} does not say where to play its policy: give --task ({', '.join(TASK_NAMES)}) or "
-            "--environment with the id of a Gymnasium environment."
+            f"The environment is not known: {named} is not named after a task. Give --task ({', '.join(TASK_NAMES)}) "
+            "or --environment with the id of a Gymnasium environment."
         )
-    played = f"the log is named {log}, so the policy is played in {task.name}"
-    print_line(f"{played}; --task or --environment change that", err)
+    chosen = f"the log is named {log}, so the policy is evaluated in {task.name}"
+    print_line(f"{chosen}; use --task or --environment to choose another environment", err)
     return task.environment

@@ -14,14 +14,14 @@ from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.storage.atomic import refuse_existing
 
-OR_OVERWRITE = ", or --overwrite"
+OR_OVERWRITE = " or use --overwrite"
 
 
 def add_export(parser: ArgumentParser) -> None:
     table = """
-    RUN|POLICY  folder of a finished run, or a policy's own file (.safetensors)
-    FILE  file to write: .onnx, compared with the policy where onnxruntime is installed; or .safetensors, which
-        `bats.load_policy` reads, with a card for people beside it (.json)
+    RUN|POLICY  folder of a finished run, or a policy file (.safetensors)
+    FILE  file to write: .onnx, or .safetensors for `bats.load_policy`. A .onnx file is compared with the policy if
+        onnxruntime is installed. With a .safetensors file, a human-readable summary (.json) is written
     --overwrite  replace the file if it exists
     """
     add_options(parser, table)
@@ -30,13 +30,13 @@ def add_export(parser: ArgumentParser) -> None:
 def run_export(arguments: Namespace, terminal: Terminal) -> None:
     target: Path = arguments.file
     if target.suffix not in (".onnx", ".safetensors"):
-        raise OutputError(f"{target}: a policy is written as .onnx or .safetensors.")
+        raise OutputError(f"{target}: a policy can only be written to a .onnx or .safetensors file.")
     files = policy_paths(target) if target.suffix == ".safetensors" else (target,)
     refuse_existing(*files, overwrite=arguments.overwrite, hint=OR_OVERWRITE)
     policy = open_policy(arguments.run)
     if target.suffix == ".safetensors":
         save_policy(policy, target, overwrite=arguments.overwrite)
-        line = f"wrote {target}; in Python, `bats.load_policy({str(target)!r}).predict(observation)`"
+        line = f"wrote {target}; use it in Python with `bats.load_policy({str(target)!r}).predict(observation)`"
     else:
         line = f"wrote {target}; {_agreement(policy, export_onnx(policy, target, overwrite=arguments.overwrite))}"
     print_line(line, terminal.out)
@@ -54,6 +54,8 @@ def open_policy(path: Path) -> Policy:
 def _agreement(policy: Policy, difference: float | None) -> str:
     """How far the answers of an exported file are from the policy's own."""
     if difference is None:
-        return "its answers were not compared, as onnxruntime is not installed (`pip install 'bats-rl[onnx]'`)"
-    what = "probabilities" if policy.action_count is not None else "actions, in halves of their range,"
-    return f"over {CHECKED:,} random observations its {what} differ from the policy's by at most {difference:.1e}"
+        return "it was not compared with the policy: onnxruntime is not installed (`pip install 'bats-rl[onnx]'`)"
+    continuous = policy.action_count is None
+    what, unit = ("actions", " (1 = half of the action range)") if continuous else ("probabilities", "")
+    differ = f"its {what} differ from the policy's by at most {difference:.1e}{unit}"
+    return f"{differ}, measured on {CHECKED:,} random observations"

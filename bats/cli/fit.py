@@ -17,7 +17,7 @@ from bats.cli.output import Terminal, print_facts, print_line, print_notes, show
 from bats.cli.settings import add_settings, read_settings
 from bats.graph.rollouts import roll_out, stitched_share
 from bats.policy.policy import Policy
-from bats.runs.folder import RunFolder, Timing
+from bats.runs.folder import RunFolder, seconds_by_stage
 from bats.runs.result import Result
 from bats.stitching.records import SHARE_STEPS, RoundRecord
 
@@ -25,14 +25,15 @@ from bats.stitching.records import SHARE_STEPS, RoundRecord
 def add_fit(parser: ArgumentParser) -> None:
     table = f"""
     LOG  {LOG}
-    --out RUN  folder of the run; by default runs/LOG-SEED
+    --out RUN  folder of the run; the default is runs/LOG-SEED
     --seed SEED  the same seed gives the same run on the same machine (default: 0)
-    --reuse RUN  a finished run of the same log, perhaps with other rewards: take its model, continue from its graph
+    --reuse RUN  use the model of a finished run and continue from its graph; the log must be the same, the rewards may
+        differ
     """
     add_options(parser, table + COLUMNS + QUIET)
     add_options(parser, READING + REWARD, hidden=True)
     add_settings(parser)
-    parser.epilog = "Called again with the same arguments, it continues where it was stopped."
+    parser.epilog = "An interrupted run continues when the same command is called again."
 
 
 def run_fit(arguments: Namespace, terminal: Terminal) -> None:
@@ -58,7 +59,7 @@ def run_fit(arguments: Namespace, terminal: Terminal) -> None:
     if done_before and not arguments.quiet:
         print_line(f"{folder}: continued after round {done_before}", terminal.err)
     if finished:
-        print_line(f"{folder} was finished before; nothing was left to do", terminal.out)
+        print_line(f"{folder} was already finished; nothing was done", terminal.out)
     print_result(result, folder, terminal.out)
     print_notes(dataset, terminal.out)
 
@@ -80,7 +81,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "rounds": f"{len(records)}",
         "stitches tried": f"{sum(record.tried for record in records):,}",
         "accepted": f"{sum(record.accepted for record in records):,}",
-        "refused": f"{sum(refused.values()):,}" + (f": {outcomes}" if outcomes else ""),
+        "rejected": f"{sum(refused.values()):,}" + (f": {outcomes}" if outcomes else ""),
         "stitched steps": f"{stitched_share(mdp, rollouts):.1%}",
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
         **_option_facts(result.options),
@@ -93,33 +94,30 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         print_certificate(result.certificate, out)
     print_line("next:", out)
     for call, purpose in (
-        (f"bats-rl evaluate {folder}", "play the policy, where there is an environment"),
-        (f"bats-rl report {folder}", "the whole run on one page"),
-        (f"bats-rl export {folder} policy.onnx", "the policy for other programs"),
-        (f"bats-rl solve {folder} --help", "the same graph under other settings, in seconds"),
+        (f"bats-rl evaluate {folder}", "run the policy in an environment, if there is one"),
+        (f"bats-rl report {folder}", "show the whole run on one page"),
+        (f"bats-rl export {folder} policy.onnx", "write the policy for other programs"),
+        (f"bats-rl solve {folder} --help", "solve the same graph with other settings, in seconds"),
     ):
         print_line(f"  {call}  # {purpose}", out)
-
-
-def seconds_by_stage(timings: tuple[Timing, ...]) -> dict[str, float]:
-    stages = dict.fromkeys(timing.stage for timing in timings)
-    return {stage: sum(timing.seconds for timing in timings if timing.stage == stage) for stage in stages}
 
 
 def _option_facts(options: tuple[Option, ...]) -> dict[str, str]:
     if len(options) < 2:  # nothing was to be chosen, or the log is too small to compare
         return {}
     best = options[0]
-    kept = "all stitches" if best.tolerance is None else f"errors up to {best.tolerance:g}"
-    return {"chosen": f"penalty {best.penalty:g}, {kept}: the best lower bound of {len(options)} options"}
+    kept = "any error" if best.tolerance is None else f"errors below {best.tolerance:g}"
+    return {"chosen": f"penalty {best.penalty:g}, stitches with {kept}; best lower bound of {len(options)} options"}
 
 
 def policy_facts(policy: Policy, file: Path) -> dict[str, str]:
     """How a policy was cloned."""
     card = policy.card
-    counts = f"{card['rollouts_cloned']:,} of {card['rollouts']:,}"
+    counts, threshold = f"{card['rollouts_cloned']:,} of {card['rollouts']:,}", f"{card['threshold']:.4g}"
+    if card["threshold_measure"] != "return":
+        threshold = f"{card['threshold']:.1%} of the best return from nearby starts"
     return {
-        "rollouts cloned": f"{counts}: {card['cut_by']} at least {card['cut']:.4g}",
+        "rollouts cloned": f"{counts} (return at least {threshold})",
         "validation error": f"{card['validation_error']:.4g} (negative log-likelihood)",
         "policy": str(file),
     }
@@ -132,6 +130,6 @@ def print_certificate(certificate: Certificate, out: Console) -> None:
         _, _, text = certificate.verdict.partition(": ")
         print_line(Text.assemble(("deploy", "bold green"), (f": {text}", "bold")), out)
         return
-    print_line(Text.assemble(("hold", "bold red"), (": not to be deployed yet, because", "bold")), out)
+    print_line(Text.assemble(("hold", "bold red"), (": the policy should not be deployed yet:", "bold")), out)
     for reason in certificate.reasons:
         print_line(f"  - {reason}", out)

@@ -20,16 +20,16 @@ from bats.cli.output import Terminal
 from bats.errors import BatsError
 
 COMMANDS = {
-    "validate": ("data", "show what is in a log, and every problem and decision in reading it"),
+    "validate": ("data", "show what is in a log, and the problems and decisions in reading it"),
     "fit": ("fit", "turn a log into a policy with bounds on its value and a verdict: deploy or hold"),
-    "evaluate": ("evaluate", "play a policy in its environment, beside what its run promised"),
-    "report": ("report", "write a run as one HTML page, or compare several runs"),
-    "export": ("export", "write a policy as ONNX, or as a file of its own"),
-    "solve": ("solve", "solve a log exactly, or a finished run again under other settings"),
-    "clone": ("solve", "clone the policy of a finished run again, under other settings"),
-    "certify": ("solve", "bound the policy of a finished run again, with another confidence say"),
+    "evaluate": ("evaluate", "run a policy in its environment and compare its return with the predicted one"),
+    "report": ("report", "write a run as one HTML page, or compare several runs on one page"),
+    "export": ("export", "write a policy as a file: ONNX, or safetensors for Python"),
+    "solve": ("solve", "solve a log exactly, or solve a finished run again with other settings"),
+    "clone": ("solve", "clone another policy from a finished run, with other settings"),
+    "certify": ("solve", "compute new bounds for a finished run, for example with another confidence"),
     "benchmark": ("benchmark", "repeat an experiment of the paper"),
-    "collect": ("data", "make the log of a known task"),
+    "collect": ("data", "create the log of a built-in task"),
     "convert": ("data", "read a log in any format and write it in another"),
 }
 """module and summary of each command"""
@@ -39,7 +39,7 @@ RESUMABLE = ("fit", "benchmark")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; 0 if it succeeded, 1 for problems under --strict, 2 if input or call were wrong."""
+    """Runs the command; 0 if it succeeded, 1 for problems under --strict, 2 if the input or the arguments are wrong."""
     terminal = Terminal(_Console(), _Console(stderr=True))
     name, rest = split_command(list(sys.argv[1:] if arguments is None else arguments))
     try:
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminal.err.print(Text.assemble(("error: ", "bold red"), str(error)))
         return 2
     except KeyboardInterrupt:
-        more = "; the same command continues after the last finished round or checkpoint" if name in RESUMABLE else ""
-        terminal.err.print(f"interrupted; nothing was left half written{more}")
+        more = "; call the same command again to continue from the last saved state" if name in RESUMABLE else ""
+        terminal.err.print(f"interrupted; no file is incomplete{more}")
         return 130
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,8 +80,8 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     parser = argparse.ArgumentParser(
         "bats-rl",
         usage="bats-rl COMMAND …",
-        description="Best Action Trajectory Stitching: from a log to a policy with a value you can trust.",
-        epilog=f"commands:\n{listed}\n\n`bats-rl COMMAND --help` says more.",
+        description="Best Action Trajectory Stitching: turns a log into a policy with bounds on its value.",
+        epilog=f"commands:\n{listed}\n\n`bats-rl COMMAND --help` shows the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=version("bats-rl"))
@@ -89,7 +89,7 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     command, rest = parser.parse_args(arguments[:1]).command, _with_negative_values(arguments[1:])
     if command != "data":
         return command, rest
-    data = argparse.ArgumentParser("bats-rl data", description="Make and convert logs.")
+    data = argparse.ArgumentParser("bats-rl data", description="Create and convert logs.")
     data.add_argument("command", choices=DATA, help="; ".join(f"{name}: {COMMANDS[name][1]}" for name in DATA))
     return data.parse_args(rest[:1]).command, rest[1:]
 

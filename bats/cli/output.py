@@ -49,13 +49,13 @@ def print_columns(columns: dict[str, dict[str, str]], out: Console) -> None:
 
 
 def print_notes(dataset: Dataset, out: Console) -> None:
-    """The problems met in reading a log, and how many decisions were made."""
+    """The problems found while reading a log, and the number of decisions made."""
     for note in dataset.notes:
         if note.kind == "problem":
             print_note(note, out)
     decisions = sum(note.kind == "decision" for note in dataset.notes)
     if decisions:
-        print_line(f"{plural(decisions, 'decision')} in reading the log; `bats-rl validate` shows them", out)
+        print_line(f"{plural(decisions, 'decision')} made while reading the log; `bats-rl validate` shows them", out)
 
 
 def print_note(note: Note, out: Console) -> None:
@@ -70,7 +70,7 @@ def print_line(line: str | Text, out: Console) -> None:
 
 @contextmanager
 def shown_progress(console: Console, *, quiet: bool = False) -> Iterator[Progress]:
-    """A reporter that draws what it is told on `console`, and clears up when the block ends."""
+    """A progress display on `console`, which is removed when the block ends."""
     if quiet:
         yield no_progress
     elif console.is_terminal:

@@ -17,7 +17,8 @@ COMPARISON = Path("comparison.html")
 def add_report(parser: ArgumentParser) -> None:
     table = f"""
     RUN...  folders of finished runs
-    --out FILE  file to write; by default {NAME} in the run's folder, or {COMPARISON} here for several runs
+    --out FILE  file to write; the default is {NAME} in the run's folder, or for several runs {COMPARISON} in the
+        current folder
     --overwrite  replace the file if it exists
     """
     add_options(parser, table)

@@ -40,8 +40,9 @@ _PREFIX = "setting "
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds --preset, --config, --help-all and a flag for every setting."""
     table = f"""
-    --preset NAME  {", ".join(PRESETS)} (default: default)
-    --config FILE  settings from a JSON file, such as the settings.json of a run, over the preset
+    --preset NAME  named settings: {", ".join(PRESETS)} (default: default)
+    --config FILE  read settings from a JSON file, for example the settings.json of a run. The file may contain all
+        settings or only some. It overrides the preset; flags override both
     """
     add_options(parser, table)
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting")
@@ -50,8 +51,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def add_groups(parser: argparse.ArgumentParser, *groups: str, main_only: bool = False) -> None:
     """Adds a flag for every setting, or for those of some groups of a run; `--help` may show the main ones only."""
-    defaults = "By default as in the run." if groups else "Defaults are those of the preset `default`."
-    section = parser.add_argument_group("settings", f"{defaults} [ ] holds the paper's symbol.")
+    defaults = "the run's own settings" if groups else "those of the preset `default`"
+    brackets = "Text in [ ] is the paper's symbol, or marks the paper's choice."
+    section = parser.add_argument_group("settings", f"The defaults are {defaults}. {brackets}")
     for name, _, default, text in _leaves(Config, Config()):
         if groups and name.split(".")[0] not in groups:
             continue
@@ -64,7 +66,7 @@ def add_groups(parser: argparse.ArgumentParser, *groups: str, main_only: bool = 
 
 
 def read_settings(arguments: argparse.Namespace) -> Config:
-    """The configuration: the preset, over it the file, over that the flags."""
+    """The configuration: the file overrides the preset, and flags override both."""
     config = preset(arguments.preset)
     if arguments.config is not None:
         path = arguments.config / "settings.json" if arguments.config.is_dir() else arguments.config

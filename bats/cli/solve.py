@@ -1,4 +1,4 @@
-"""`bats-rl solve`, `clone` and `certify`: a log solved exactly, and a finished run under other settings."""
+"""`bats-rl solve`, `clone` and `certify`: exact solutions, and a finished run with other settings."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ RUN = "folder of a finished run"
 
 def _add_changes(parser: ArgumentParser) -> None:
     table = f"""
-    --gamma X  discount of one step
-    --dead-end-value X  value of a state whose future the log does not show
-    --penalty-steps X  penalty on a unit of a stitch's error, in steps of delay
-    --penalty X  the same in reward
-    --tolerance X  drop stitches with a larger error
+    --gamma X  discount per step
+    --dead-end-value X  value of a state after which the log has no data
+    --penalty-steps X  penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of values in
+        the log
+    --penalty X  penalty per unit of stitch error, in reward; replaces --penalty-steps
+    --tolerance X  use only stitches with an error below this
     {REWARD}
     """
-    add_options(parser.add_argument_group("solve under", "By default as in the run."), table)
+    add_options(parser.add_argument_group("settings to solve with", "The defaults are the run's own settings."), table)
 
 
 def read_changes(arguments: Namespace) -> tuple[Changes, dict[str, Any]]:
@@ -54,9 +55,9 @@ def read_changes(arguments: Namespace) -> tuple[Changes, dict[str, Any]]:
 def add_solve(parser: ArgumentParser) -> None:
     table = f"""
     LOG|RUN  {LOG}; or the folder of a finished run
-    --steps N  runs: longest rollout for undiscounted returns; by default {STEPS}
-    --save FOLDER  save the MDP here; `bats.load_mdp` reads it
-    --policy FILE  runs: clone the policy into this .safetensors file
+    --steps N  for run folders only: maximum length of the rollouts for undiscounted returns; the default is {STEPS}
+    --save FOLDER  save the MDP in this folder; `bats.load_mdp` reads it
+    --policy FILE  for run folders only: clone the solved policy and write it to this .safetensors file
     """
     add_options(parser, table + QUIET)
     _add_changes(parser)
@@ -76,7 +77,7 @@ def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
     for name in ("penalty_steps", "penalty", "tolerance", "reward", "goal", "radius", "steps", "policy"):
         if getattr(arguments, name) is not None:
             flag = name.replace("_", "-")
-            raise SettingError(f"--{flag} is for the folder of a run, made by `bats-rl fit`; this is a log.")
+            raise SettingError(f"--{flag} needs a run folder, as `bats-rl fit` writes it; {arguments.log} is a log.")
     seconds: dict[str, float] = {}
     dead_end_value = arguments.dead_end_value or 0.0
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress, _timed("read", seconds):
@@ -106,15 +107,15 @@ def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
 
 def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     if (arguments.columns, arguments.actions, arguments.timeouts) != (None, "auto", "auto"):
-        raise SettingError("--columns, --actions and --timeouts are for reading a log; this is the folder of a run.")
+        raise SettingError("--columns, --actions and --timeouts are only for logs; this is a run folder.")
     steps = STEPS if arguments.steps is None else arguments.steps
     if steps < 1:
         raise SettingError(f"--steps must be at least 1; got {steps}.")
     changes, given = read_changes(arguments)
     if arguments.policy is not None:
         if arguments.policy.suffix != ".safetensors":
-            written = "a policy is written as .safetensors; `bats-rl export` makes .onnx of it"
-            raise OutputError(f"{arguments.policy}: {written}.")
+            hint = "`bats-rl export` converts it to .onnx"
+            raise OutputError(f"{arguments.policy}: a policy can only be written to a .safetensors file; {hint}.")
         refuse_existing(*policy_paths(arguments.policy))
     run = RunFolder(arguments.log)
     summary = run.summary()
@@ -138,7 +139,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     facts = {
         "value at the starts": f"{solution.start_value:.6g} (discount {mdp.gamma:g})",
         "value when the run ended": f"{summary.value:.6g} (discount {summary.gamma:g})",
-        "undiscounted return": f"{mean_return:.6g} in at most {steps:,} steps",
+        "mean undiscounted return": f"{mean_return:.6g} in at most {steps:,} steps",
         "stitched steps": f"{stitched_share(mdp, rollouts):.1%}",
         "stitches": f"{mdp.kept_stitches:,}",
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
@@ -146,11 +147,12 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     }
     print_facts(f"{run.path}: solved exactly", facts | saved, terminal.out)
     if not given:
-        print_line("no settings were changed; --help shows which can be", terminal.out)
+        print_line("no setting was changed; --help lists the settings", terminal.out)
 
 
 def add_clone(parser: ArgumentParser) -> None:
-    add_options(parser, f"RUN  {RUN}\n --name NAME  the new policy is RUN/policies/NAME.safetensors (required) {QUIET}")
+    name = "--name NAME  name of the new policy, RUN/policies/NAME.safetensors (required)"
+    add_options(parser, f"RUN  {RUN}\n {name} {QUIET}")
     _add_changes(parser)
     add_groups(parser, "rollouts", "cloning")
 
@@ -169,17 +171,18 @@ def run_clone(arguments: Namespace, terminal: Terminal) -> None:
         policy = clone_again(run, solution, config=config, solved_under=given, progress=progress)
         save_policy(policy, file)
     print_facts(f"{run.path}: cloned again", policy_facts(policy, file), terminal.out)
-    line = f"`bats-rl evaluate {file}` plays it, `bats-rl certify {run.path} --policy {file}` bounds it"
-    print_line(line, terminal.out)
+    print_line("next:", terminal.out)
+    print_line(f"  bats-rl evaluate {file}  # run the policy in an environment", terminal.out)
+    print_line(f"  bats-rl certify {run.path} --policy {file}  # compute bounds on its value", terminal.out)
 
 
 def add_certify(parser: ArgumentParser) -> None:
     table = f"""
     RUN  {RUN}
-    --confidence X  share of rollouts whose summed errors the bounds must cover
-    --reward-range NUMBERS  smallest and largest possible reward: 0,1
-    --policy FILE  another clone of the run; by default its own policy
-    --name NAME  the certificate is RUN/certificates/NAME; by default a name made of the options
+    --confidence X  fraction of rollouts whose summed errors the bounds must cover
+    --reward-range NUMBERS  smallest and largest possible reward, for example 0,1
+    --policy FILE  another cloned policy of this run; the default is the run's own policy
+    --name NAME  name of the new certificate: RUN/certificates/NAME; the default is made from the options
     """
     add_options(parser, table + QUIET)
 
@@ -209,7 +212,8 @@ def run_certify(arguments: Namespace, terminal: Terminal) -> None:
 
 def _checked_name(name: str) -> str:
     if not name or any(not (letter.isalnum() or letter in "-_.") for letter in name) or name.startswith("."):
-        raise SettingError(f"--name may have letters, digits, '-', '_' and '.'; got '{name}'.")
+        allowed = "letters, digits, '-', '_' and '.', and must not begin with '.'"
+        raise SettingError(f"--name may contain only {allowed}; got '{name}'.")
     return name
 
 

@@ -13,7 +13,7 @@ from bats.data.episodes import Note, plural
 
 @dataclass(frozen=True)
 class Column:
-    """The range of one number of the observations or actions."""
+    """The range of one component of the observations or actions."""
 
     name: str
     min: float
@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Validation:
-    """The description of a log: facts for a table, the range of each number, and every problem and decision."""
+    """The description of a log: facts for a table, the range of each component, and every problem and decision."""
 
     facts: dict[str, str]
     columns: tuple[Column, ...]
@@ -45,27 +45,27 @@ def validate(dataset: Dataset) -> Validation:
     notes = [*dataset.notes, *_determinism_notes(dataset, source, target)]
     lengths = np.diff(np.flatnonzero(dataset.episode_ends), prepend=-1)
     single = int(np.count_nonzero(lengths == 1))
-    text = f"{single:,} of {plural(dataset.episode_count, 'episode')} with a single row."
+    text = f"{single:,} of {plural(dataset.episode_count, 'episode')} had only a single row."
     if 2 * single > dataset.episode_count:
-        order = "If the rows are out of order, every one of them counts as a start state."
+        order = "Are the rows in order? Each single-row episode adds a start state."
         notes.append(Note("problem", f"{text} {order}"))
     elif single:
         notes.append(Note("fact", text))
     if constant := [column.name for column in columns if column.constant]:
-        notes.append(Note("fact", f"Constant throughout the log: {', '.join(constant)}."))
+        notes.append(Note("fact", f"Components that are constant in the whole log: {', '.join(constant)}."))
     if float(np.ptp(dataset.rewards)) == 0:
         same = f"Every reward is {dataset.rewards[0]:g}"
         if dataset.terminations.any():
-            notes.append(Note("fact", f"{same}: only the length of an episode counts."))
+            notes.append(Note("fact", f"{same}, so only the length of an episode matters."))
         else:
-            notes.append(Note("problem", f"{same} and nothing terminates: no behaviour is better than another."))
+            notes.append(Note("problem", f"{same} and no episode terminates, so no behaviour is better than another."))
     return Validation(_facts(dataset, lengths, len(states), source), columns, tuple(notes))
 
 
 def _facts(dataset: Dataset, lengths: np.ndarray, state_count: int, source: StateIndex) -> dict[str, str]:
     rewards, ends = dataset.rewards, int(np.count_nonzero(dataset.terminations))
     if dataset.action_count is None:
-        actions = f"{plural(dataset.actions.shape[1], 'number')} ({dataset.actions.dtype})"
+        actions = f"{plural(dataset.actions.shape[1], 'component')} ({dataset.actions.dtype})"
     else:
         actions = f"discrete: {dataset.action_count} actions, {len(np.unique(dataset.actions))} of them used"
     with_action, starts = len(np.unique(source)), len(np.unique(source[dataset.starts]))
@@ -73,12 +73,12 @@ def _facts(dataset: Dataset, lengths: np.ndarray, state_count: int, source: Stat
         "rows": f"{len(dataset):,}",
         "episodes": f"{dataset.episode_count:,} of {lengths.min():,} to {lengths.max():,} rows "
         f"(median {np.median(lengths):,.0f})",
-        "terminations": f"{ends:,}, and {plural(dataset.episode_count - ends, 'episode')} truncated",
-        "observations": f"{plural(dataset.observations.shape[1], 'number')} ({dataset.observations.dtype})",
+        "terminations": f"{ends:,}; {plural(dataset.episode_count - ends, 'truncated episode')}",
+        "observations": f"{plural(dataset.observations.shape[1], 'component')} ({dataset.observations.dtype})",
         "actions": actions,
         "rewards": f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean(dtype=np.float64):g}, "
         f"{np.count_nonzero(rewards) / len(rewards):.1%} not zero",
-        "distinct states": f"{state_count:,}, of which {state_count - with_action:,} have no logged action",
+        "distinct states": f"{state_count:,}; {state_count - with_action:,} of them have no logged action",
         "start states": f"{starts:,} distinct, in {plural(len(dataset.starts), 'row')}",
     }
 
@@ -106,19 +106,19 @@ def _determinism_notes(dataset: Dataset, source: StateIndex, target: StateIndex)
 
     notes = []
     if duplicates := len(dataset) - len(distinct_row):
-        notes.append(Note("fact", f"{plural(duplicates, 'row')} the same as another row in everything."))
+        notes.append(Note("fact", f"Exact duplicates of another row: {plural(duplicates, 'row')}."))
     repeated = int(np.count_nonzero(np.bincount(pair) > 1))
     if not repeated:
-        text = "No state and action occur twice, so whether the world is deterministic cannot be read off the log."
+        text = "No state-action pair occurs twice, so the log cannot show whether the world is deterministic."
         return [*notes, Note("fact", text)]
     varying = int(np.count_nonzero(np.bincount(pair[outcome_row]) > 1))
-    text = f"Of {plural(repeated, 'state-action pair')} tried more than once,"
+    text = f"{plural(repeated, 'state-action pair')} occurred more than once;"
     if varying:
-        text = f"{text} {varying:,} ({varying / repeated:.1%}) led to different states or ends. BATS assumes a "
-        notes.append(Note("problem", f"{text}deterministic world: where that fails, values come out too high."))
+        text = f"{text} {varying:,} of them ({varying / repeated:.1%}) had different outcomes. BATS assumes a "
+        notes.append(Note("problem", f"{text}deterministic world; otherwise the values are too high."))
     else:
-        notes.append(Note("fact", f"{text} every one led to the same state each time."))
+        notes.append(Note("fact", f"{text} each had the same outcome every time."))
     if inconsistent := int(np.count_nonzero(np.bincount(outcome[distinct_row]) > 1)):
-        text = f"{plural(inconsistent, 'transition')} with different rewards at different times; the mean counts."
+        text = f"{plural(inconsistent, 'transition')} occurred several times with different rewards; the mean is used."
         notes.append(Note("problem", text))
     return notes

@@ -18,7 +18,7 @@ from bats.errors import DataError
 MAX_NUMBER = 1e30
 """a larger number in a log is a filler or a fault, and its square overflows in single precision"""
 MAX_NAME = 100
-"""letters kept of the name of a number"""
+"""letters kept of the name of a component"""
 
 StartRule = Callable[[Observations], Bool[np.ndarray, "N"]]
 """true for each logged state in which an episode may begin"""
@@ -47,9 +47,9 @@ class Dataset:
     name: str = "arrays"
     notes: tuple[Note, ...] = ()
     observation_names: tuple[str, ...] | None = None
-    """a name for each number of an observation, if the source has names"""
+    """a name for each component of an observation, if the source has names"""
     action_names: tuple[str, ...] | None = None
-    """a name for each number of an action; a discrete action has one"""
+    """a name for each component of an action; a discrete action has one"""
 
     @classmethod
     def from_arrays(
@@ -104,8 +104,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         discrete = self.action_count is not None
-        actions = f"{self.action_count} actions" if discrete else f"{self.actions.shape[1]} action numbers"
-        size = f"{len(self):,} rows, {self.observations.shape[1]} observation numbers, {actions}"
+        actions = f"{self.action_count} discrete actions" if discrete else f"actions of size {self.actions.shape[1]}"
+        size = f"{len(self):,} rows, observations of size {self.observations.shape[1]}, {actions}"
         return f"Dataset({self.name}: {size}, {self.episode_count:,} episodes, {len(self.starts):,} starts)"
 
     @property
@@ -127,7 +127,7 @@ class Dataset:
             require(rows.size > 0, "at least one start state", "none", field="starts")
             shares = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
             usable = shares.shape == rows.shape and np.isfinite(shares).all() and shares.min() >= 0 and shares.sum() > 0
-            require(usable, f"{len(rows)} weights, none negative, some positive", f"{shares}", field="start_weights")
+            require(usable, f"{len(rows)} non-negative weights with a positive sum", f"{shares}", field="start_weights")
         # weights that already sum to 1 keep every bit, so that a log written and read again is the same log
         total = shares.sum()
         weights = shares if abs(total - 1) <= 1e-12 else shares / total
@@ -182,7 +182,7 @@ def _states(observations: ArrayLike, next_observations: ArrayLike | None) -> tup
     next_states = _table("next_observations", next_observations)
     _check_lengths(len(states), next_observations=next_states)
     width, found = states.shape[1], next_states.shape[1]
-    require(found == width, f"{width} numbers a row, as in observations", f"{found}", field="next_observations")
+    require(found == width, f"{width} numbers per row, as in observations", f"{found}", field="next_observations")
     # the coarser precision for both: otherwise the same state would be two different numbers
     coarser = min(states.dtype, next_states.dtype, key=lambda dtype: dtype.itemsize)
     return states.astype(coarser, copy=False), next_states.astype(coarser, copy=False)
@@ -196,15 +196,15 @@ def _actions(values: ArrayLike, discrete: bool | None, count: int | None) -> tup
         discrete = count is not None or (single and table.dtype.kind in "iu")
     if not discrete:
         return _table("actions", table), None
-    hint = "Number the combinations of several discrete actions to make them one."
-    require(single, "one discrete action a row", f"shape {table.shape}", field="actions", hint=hint)
-    expected = "at least one discrete action, and fewer than 2^31"
+    hint = "Encode each combination of discrete actions as one integer."
+    require(single, "one discrete action per row", f"shape {table.shape}", field="actions", hint=hint)
+    expected = "a number of discrete actions from 1 to 2^31 - 1"
     require(count is None or 0 < count < 2**31, expected, f"{count}", field="action_count")
     chosen = _finite("actions", table.reshape(-1))
     # indices are stored as 32-bit integers
     limit = 2**31 if count is None else count
     wrong = (chosen != np.round(chosen)) | (chosen < 0) | (chosen >= limit)
-    _refuse(wrong, "a whole number from 0" + ("" if count is None else f" to {count - 1}"), chosen, "actions")
+    _refuse(wrong, "a non-negative integer" + ("" if count is None else f" below {count}"), chosen, "actions")
     indices = chosen.astype(np.int32)
     return indices, int(indices.max(initial=-1)) + 1 if count is None else count
 
@@ -213,7 +213,7 @@ def _names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ..
     if names is None:
         return None
     if isinstance(names, str) or len(names) != count or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{count} names, one for each number", printable(f"{names!r}", MAX_NAME), field=field)
+        raise DataError(f"{count} names, one for each component", printable(f"{names!r}", MAX_NAME), field=field)
     # names come from files and are shown on terminals and pages
     return tuple(printable(name, MAX_NAME) for name in names)
 
@@ -222,14 +222,14 @@ def _table(field: str, values: ArrayLike) -> Observations:
     table = _numbers(field, values)
     table = table[:, None] if table.ndim == 1 else table
     is_table = table.ndim == 2 and table.shape[1] > 0
-    require(is_table, "a table of rank 2, rows by numbers", f"shape {table.shape}", field=field)
+    require(is_table, "a two-dimensional array (rows, components)", f"shape {table.shape}", field=field)
     return _finite(field, _as_float(table))
 
 
 def _column(field: str, values: ArrayLike, entry: str = "number") -> np.ndarray:
     column = _numbers(field, values)
     column = column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
-    require(column.ndim == 1, f"one {entry} a row", f"shape {column.shape}", field=field)
+    require(column.ndim == 1, f"one {entry} per row", f"shape {column.shape}", field=field)
     return column
 
 
@@ -248,7 +248,7 @@ def _numbers(field: str, values: ArrayLike) -> np.ndarray:
     # long doubles are refused: they differ between machines, and neither Numba nor JAX has them
     are_numbers = numbers.dtype.kind in "biuf" and numbers.dtype.itemsize <= 8
     require(are_numbers, "numbers", f"an array of type {numbers.dtype}", field=field)
-    require(numbers.ndim > 0, "an array with one entry a row", "a single number", field=field)
+    require(numbers.ndim > 0, "an array with one entry per row", "a single number", field=field)
     return numbers
 
 
@@ -262,7 +262,7 @@ def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
     # two reductions decide the usual case without a copy; a NaN fails both comparisons
     if numbers.size and not (numbers.min() >= -MAX_NUMBER and numbers.max() <= MAX_NUMBER):
         wrong = ~(np.abs(numbers) <= MAX_NUMBER)
-        _refuse(wrong, f"finite numbers of size at most {MAX_NUMBER:g}", numbers, field)
+        _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field)
     return numbers
 
 

@@ -95,18 +95,18 @@ def split_episodes(
     # a timeout explains a break even if the rule is to ignore timeouts
     flagged = certain if timeouts is None else certain | timeouts
     if breaks := int(np.count_nonzero(~continues[:-1] & ~flagged[:-1])):
-        text = f"{plural(breaks, 'row')} with a next state that is not the next row's"
+        text = f"{plural(breaks, 'row')} had a next state that differs from the state of the next row"
         if timeouts is None and flags.ends is None:
-            notes.append(Note("decision", f"{text}: episodes end there."))
+            notes.append(Note("decision", f"{text}; episodes were ended there."))
         else:
-            notes.append(Note("problem", f"{text}, though no flag ends the episode; episodes were ended there."))
+            notes.append(Note("problem", f"{text}, but no flag that ends the episode; episodes were ended there."))
     all_rows = np.ones(len(observations), dtype=bool)
     return Episodes(next_observations, all_rows, is_end, all_rows, tuple(notes))
 
 
 def _without_next_states(observations: Observations, flags: EndFlags, rule: TimeoutRule) -> Episodes:
     """The next row's state is the next state, except across a boundary."""
-    notes = [Note("decision", "The log has no next states: each was taken from the row that follows.")]
+    notes = [Note("decision", "The log has no next states; each next state was taken from the following row.")]
     terminations, timeouts, is_end = flags.terminations, flags.timeouts, flags.certain.copy()
     is_end[-1] = True  # nothing follows the last row
     continues = np.zeros_like(is_end)
@@ -115,12 +115,13 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         flagged = is_end if timeouts is None else is_end | timeouts
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
         count = int(np.count_nonzero(jumps))
-        text = f"{plural(count, 'step')} over {JUMP_FACTOR:g} times the longest ordinary step taken as episode ends"
+        text = f"{plural(count, 'step')} without a flag had more than {JUMP_FACTOR:g} times the length of the longest "
+        text += "ordinary step; episodes were ended there."
         if timeouts is None and flags.ends is None:
-            guess = "The log has neither next states nor timeouts, so boundaries are a guess"
-            notes.append(Note("problem", f"{guess}: {text}."))
+            guess = "The log has neither next states nor timeouts, so the ends of episodes are guessed."
+            notes.append(Note("problem", f"{guess} {text}"))
         elif count:
-            notes.append(Note("problem", f"{text}, though no flag is there."))
+            notes.append(Note("problem", text))
         is_end[:-1] |= jumps
         continues[:-1] = ordinary & ~is_end[:-1]
     if timeouts is not None and rule != "ignore":
@@ -133,10 +134,10 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
     next_observations[is_end] = observations[is_end]
     keep = ~is_end | terminations
     if terminal := int(np.count_nonzero(terminations)):
-        text = f"{plural(terminal, 'terminal row')}: the state that followed was not logged, only the reward."
+        text = f"{plural(terminal, 'terminal row')} had a reward but no logged next state."
         notes.append(Note("decision", text))
     if lost := int(np.count_nonzero(~keep)):
-        text = f"{plural(lost, 'row')} at the end of an episode left out: the next state was never logged."
+        text = f"{plural(lost, 'row')} at the end of an episode had no logged next state and had to be left out."
         notes.append(Note("decision", text))
     is_end[:-1] |= ~keep[1:]  # the row before a dropped one becomes its episode's last
     return Episodes(next_observations, ~is_end | ~terminations, is_end, keep, tuple(notes))
@@ -153,15 +154,16 @@ def _end_at_timeouts(is_end: RowFlags, timeouts: RowFlags, continues: RowFlags, 
         is_end |= timeouts
         return Note("decision", f"{plural(total, 'timeout')}: each ends an episode.")
     is_end |= timeouts & ~joined
-    ends = f"{total - joined_count:,} taken as an end. `--timeouts trust` would take them all as ends."
-    return Note("decision", f"{plural(total, 'timeout')}: {joined_count:,} joined because the states go on, {ends}")
+    text = f"{plural(total, 'timeout')}: {joined_count:,} did not end an episode, because the states continue; "
+    text += f"{total - joined_count:,} ended an episode. Use `--timeouts trust` to treat all of them as ends."
+    return Note("decision", text)
 
 
 def _classify_steps(observations: Observations, unflagged: StepFlags) -> tuple[StepFlags, StepFlags]:
     """Which steps between consecutive rows are ordinary, and which of the unflagged ones are jumps.
 
-    Each number of the state is measured in units of its own root mean square change. An ordinary step is short in
-    Euclidean length; a jump is long in the median number, because a single number, such as a switch, may leap alone.
+    Each component of the state is measured in units of its own root mean square change. An ordinary step is short in
+    Euclidean length; a jump is long in the median component, because a single one, such as a switch, may jump alone.
     """
     delta = np.diff(observations, axis=0)
     scale = np.sqrt(np.einsum("nd,nd->d", delta, delta, dtype=np.float64) / max(len(delta), 1))

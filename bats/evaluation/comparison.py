@@ -1,7 +1,7 @@
-"""What a run promised beside what it earns in the real environment: three returns side by side.
+"""Predicted and actual returns of a run side by side.
 
-    promised    undiscounted returns of rollouts in the graph, as long as an episode, by the graph's own rewards
-    replayed    returns of the same actions in the environment, played open loop from the same states
+    promised    undiscounted returns that the graph predicts for its rollouts, which are as long as an episode
+    replayed    returns of the same actions in the environment, replayed open loop from the same states
     cloned      returns of the policy that was cloned from the graph
 
 Promised and replayed differ by the errors of stitches and the rounding of logs, which add up in an open loop. Replayed
@@ -12,7 +12,6 @@ a state; elsewhere only the policy is evaluated.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from jaxtyping import Float, Int
 from scipy.spatial import cKDTree
 
 from bats.arrays import Metric, Progress, no_progress
-from bats.data.episodes import plural
 from bats.errors import SettingError
 from bats.evaluation.episodes import evaluate, interval, open_environments, replay
 from bats.graph.mdp import TabularMDP
@@ -31,14 +29,14 @@ from bats.graph.rollouts import roll_out, undiscounted_return
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.result import run_metric, solve_again
-from bats.storage.atomic import write_text
+from bats.storage.json_records import write_record
 from bats.tasks.catalogue import Score, task_of_environment
 from bats.tasks.episodes import Environment, Episode
 
 MEANING = {
-    "promised": "what the graph says that its rollouts earn",
-    "replayed": "what the actions of the same rollouts earn in the environment, played open loop",
-    "cloned": "what the policy earns there",
+    "promised": "mean return that the graph predicts for rollouts of its own policy, not discounted",
+    "replayed": "mean return of the same actions in the environment, replayed open loop",
+    "cloned": "mean return of the cloned policy in the environment",
 }
 EPISODES = 100
 """from an environment's own starts, if no number is given"""
@@ -91,7 +89,7 @@ class Comparison:
         record = {name: getattr(self, name) for name in ("environment", "starts", "episodes", "seed")}
         for name, estimate in self.columns.items():
             record[name] = {field: value for field, value in asdict(estimate).items() if value is not None}
-        write_text(path, json.dumps(record, indent=2) + "\n", overwrite=overwrite)
+        write_record(Path(path), record, overwrite=overwrite)
 
 
 def compare(
@@ -150,13 +148,14 @@ def _check_spaces(policy: Policy, environment: Environment, name: str) -> None:
     # a discrete observation has the empty shape, which is one number; dictionaries and texts have none
     size = None if observations.shape is None else int(np.prod(observations.shape))
     if size != len(policy.mean):
-        observed = type(observations).__name__ if size is None else plural(size, "number")
-        raise SettingError(f"The policy looks at {plural(len(policy.mean), 'number')}, but '{name}' shows {observed}.")
+        observed = f"type {type(observations).__name__}" if size is None else f"size {size}"
+        expected = f"The policy expects observations of size {len(policy.mean)}"
+        raise SettingError(f"{expected}, but '{name}' has observations of {observed}.")
     if policy.action_count is not None:
         fits = isinstance(actions, Discrete) and policy.action_count <= actions.n
-        output = f"one of {policy.action_count} actions"
+        output = f"one of {policy.action_count} discrete actions"
     else:
         fits = isinstance(actions, Box) and actions.shape == policy.low.shape
-        output = f"actions of {plural(len(policy.low), 'number')}"
+        output = f"actions of size {len(policy.low)}"
     if not fits:
-        raise SettingError(f"The policy answers with {output}, but '{name}' takes {actions}.")
+        raise SettingError(f"The policy outputs {output}, but '{name}' expects {actions}.")

@@ -73,10 +73,10 @@ def evaluate(
     episode lasts until the environment ends it, so the environment must have a time limit.
     """
     if (episodes is None) == (starts is None):
-        raise SettingError("Give `episodes`, a number, or `starts`, one state each; not both, and not neither.")
+        raise SettingError("Give exactly one of `episodes` (a number) and `starts` (one start state per episode).")
     count = len(starts) if starts is not None else episodes or 0
     if count < 1:
-        raise SettingError(f"An evaluation takes at least 1 episode; got {count}.")
+        raise SettingError(f"An evaluation needs at least 1 episode; got {count}.")
 
     def choose(observations: np.ndarray, running: Sequence[int], step: int) -> Iterable[Any]:
         return actor.predict(observations) if isinstance(actor, Actor) else actor(observations, running, step)
@@ -109,7 +109,7 @@ def replay(
     """
     starts, count = mdp.states[first_states], len(rollouts.edge)
     if len(starts) < 1 or len(starts) != count:
-        raise SettingError(f"A replay takes a first state for each rollout; got {len(starts)} and {count}.")
+        raise SettingError(f"A replay needs one first state per rollout; got {len(starts)} for {count} rollouts.")
     # A discrete action is a 64-bit integer in Gymnasium, whatever the graph stores.
     actions = mdp.action if mdp.action_count is None else mdp.action.astype(np.int64)
     choose = open_loop([actions[edges[edges != NO_EDGE]] for edges in rollouts.edge])
@@ -143,7 +143,7 @@ def open_environments(environment: Environments, count: int) -> Iterator[list[En
     """Makes `count` environments and closes them after the block; given environments are used and left open."""
     if not isinstance(environment, str):
         if len(environment) == 0:
-            raise SettingError("An evaluation takes at least 1 environment; got none.")
+            raise SettingError("An evaluation needs at least 1 environment; got none.")
         yield list(environment)
         return
     with ExitStack() as closing:

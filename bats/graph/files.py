@@ -42,11 +42,11 @@ def load_mdp(folder: Path) -> TabularMDP:
     _refuse(mdp_defect(mdp), path)
     for stitch_round, path in enumerate(sorted(Path(folder).glob("round-*.safetensors")), start=1):
         if path != round_path(folder, stitch_round):
-            raise DataError(f"round {stitch_round} next", f"{path.name}", file=str(folder))
+            raise DataError(f"the file of round {stitch_round}", f"{path.name}", file=str(folder))
         previous = facts["checksum"]
         stitches, facts = read_struct(Stitches, path, _ROUND)
         if facts["follows"] != previous:
-            raise DataError("a round that follows the files before it", "one of another MDP", file=str(path))
+            raise DataError("a round of the same MDP as the files before it", "a round of another MDP", file=str(path))
         _refuse(stitches_defect(stitches, mdp), path)
         mdp = add_stitches(mdp, stitches, stitch_round=stitch_round)
     return mdp
@@ -67,4 +67,4 @@ def round_path(folder: Path, stitch_round: int) -> Path:
 
 def _refuse(defect: str | None, path: Path) -> None:
     if defect:
-        raise DataError(defect, "otherwise", file=str(path))
+        raise DataError("a valid saved MDP", f"an invalid one ({defect})", file=str(path))

@@ -152,7 +152,7 @@ class Stitches:
 def from_dataset(dataset: Dataset, *, gamma: float = 0.99, penalty: float = 0.0) -> TabularMDP:
     """The MDP of a log alone [M_0]: its states, its actions, its outcomes."""
     if not 0 < gamma < 1:
-        raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {gamma}.")
+        raise SettingError(f"`gamma` must be strictly between 0 and 1; got {gamma}.")
     states, source, target = merge_states(dataset.observations, dataset.next_observations)
     # terminating and continuing are two different outcomes
     outcome = np.column_stack([source, target, dataset.terminations.astype(np.int32), row_bits(dataset.actions)])
@@ -192,7 +192,7 @@ def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> T
     """
     defect = stitches_defect(stitches, mdp)
     if defect:
-        raise SettingError(f"Stitches must have {defect}.")
+        raise SettingError(f"The stitches are invalid: {defect}.")
     steps = np.arange(stitches.reward.shape[1])
     used = steps < stitches.length[:, None]
     last = steps == stitches.length[:, None] - 1
@@ -227,29 +227,33 @@ def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> T
 
 
 def mdp_defect(mdp: TabularMDP) -> str | None:
-    """What an MDP of unknown origin should have and has not; compiled kernels rely on all of it."""
+    """The first rule that an MDP of unknown origin violates; compiled kernels rely on all of them."""
     states, edges, offsets = len(mdp.states), len(mdp.target), mdp.first_edge
     signed = offsets.dtype.kind == "i" and offsets.ndim == 1 and len(offsets) == states + 1
-    demands = {
-        "one signed offset per state and one more": signed,
-        "edges sorted by source": signed
+    rules = {
+        "`first_edge` must have state_count + 1 signed integers": signed,
+        "edges must be sorted by source": signed
         and bool(offsets[0] == 0 and offsets[-1] == edges and np.all(np.diff(offsets) >= 0)),
-        "one entry of each kind per edge": all(len(getattr(mdp, name)) == edges for name in PER_EDGE),
-        "targets that exist": _are_indices(mdp.target, states),
-        "starts that exist, and at least one": len(mdp.starts) > 0 and _are_indices(mdp.starts, states),
-        "a nonnegative weight for each start": mdp.start_weights.shape == mdp.starts.shape
+        "every array of edges must have one entry per edge": all(len(getattr(mdp, name)) == edges for name in PER_EDGE),
+        "every edge must lead to an existing state": _are_indices(mdp.target, states),
+        "starts must be existing states, at least one": len(mdp.starts) > 0 and _are_indices(mdp.starts, states),
+        "each start must have a non-negative weight": mdp.start_weights.shape == mdp.starts.shape
         and _are_nonnegative(mdp.start_weights),
-        "gamma strictly between 0 and 1": 0 < mdp.gamma < 1,
-        "stitches that were counted": bool(np.all((mdp.stitch >= NO_STITCH) & (mdp.stitch < mdp.stitch_count))),
-        "no more real states than states": 0 <= mdp.real_count <= states,
-        "finite rewards and errors": bool(np.isfinite(mdp.reward).all()) and _are_nonnegative(mdp.planning_error),
-        "discounts from 0 to gamma": _are_nonnegative(mdp.discount) and bool(np.all(mdp.discount <= mdp.gamma)),
+        "gamma must be strictly between 0 and 1": 0 < mdp.gamma < 1,
+        "every edge must refer to an existing stitch or to none": bool(
+            np.all((mdp.stitch >= NO_STITCH) & (mdp.stitch < mdp.stitch_count))
+        ),
+        "there cannot be more real states than states": 0 <= mdp.real_count <= states,
+        "rewards must be finite, and errors finite and non-negative": bool(np.isfinite(mdp.reward).all())
+        and _are_nonnegative(mdp.planning_error),
+        "discounts must be between 0 and gamma": _are_nonnegative(mdp.discount)
+        and bool(np.all(mdp.discount <= mdp.gamma)),
     }
-    return next((demand for demand, met in demands.items() if not met), None)
+    return next((rule for rule, holds in rules.items() if not holds), None)
 
 
 def stitches_defect(stitches: Stitches, mdp: TabularMDP) -> str | None:
-    """What stitches should have to be added to an MDP and have not."""
+    """The first rule that stitches violate which are to be added to an MDP."""
     count, longest = len(stitches), stitches.reward.shape[-1]
     shapes = (
         stitches.reward.shape == (count, longest),
@@ -259,14 +263,14 @@ def stitches_defect(stitches: Stitches, mdp: TabularMDP) -> str | None:
         stitches.action.shape[2:] == mdp.action.shape[1:],
     )
     finite = np.isfinite(stitches.reward).all() and np.isfinite(stitches.state).all()
-    demands = {
-        "one entry of each kind per stitch and step": all(shapes),
-        "sources that exist": _are_indices(stitches.source, mdp.state_count),
-        "real targets that exist": _are_indices(stitches.target, mdp.real_count),
-        f"lengths from 1 to {longest}": _are_indices(stitches.length - 1, longest),
-        "finite rewards, states and errors": bool(finite) and _are_nonnegative(stitches.planning_error),
+    rules = {
+        "every array must have one entry per stitch and step": all(shapes),
+        "every source must be an existing state": _are_indices(stitches.source, mdp.state_count),
+        "every target must be an existing real state": _are_indices(stitches.target, mdp.real_count),
+        f"lengths must be between 1 and {longest}": _are_indices(stitches.length - 1, longest),
+        "rewards, states and errors must be finite": bool(finite) and _are_nonnegative(stitches.planning_error),
     }
-    return next((demand for demand, met in demands.items() if not met), None)
+    return next((rule for rule, holds in rules.items() if not holds), None)
 
 
 def _are_indices(indices: np.ndarray, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""The same graph under other settings: another penalty, tolerance, discount or reward, without planning anew.
+"""The same graph under other settings: another penalty, tolerance, discount or reward, without new planning.
 
 A graph knows what actions do, not what they are for. Everything here changes arrays and keeps the plans.
 """
@@ -45,7 +45,7 @@ def with_errors(mdp: TabularMDP, error: Float[np.ndarray, "C"], *, penalty: floa
 def prune(mdp: TabularMDP, kept: Bool[np.ndarray, "C"]) -> TabularMDP:
     """The MDP without the edges of some stitches. Imagined states keep their numbers, though nothing leads there."""
     if len(kept) != mdp.stitch_count:
-        raise SettingError(f"`kept` must have an entry for each of {mdp.stitch_count} stitches; got {len(kept)}.")
+        raise SettingError(f"`kept` must have {mdp.stitch_count} entries, one per stitch; got {len(kept)}.")
     stays = np.append(kept, True)[mdp.stitch]  # NO_STITCH, which is -1, picks the last
     edges_before = np.concatenate([[0], np.cumsum(stays)])
     per_edge = {name: getattr(mdp, name)[stays] for name in PER_EDGE}
@@ -62,7 +62,7 @@ def final_graph(mdp: TabularMDP, *, penalty: float, tolerance: float | None) -> 
 def with_gamma(mdp: TabularMDP, gamma: float) -> TabularMDP:
     """The MDP with another discount; edges that terminate an episode still do."""
     if not 0 < gamma < 1:
-        raise SettingError(f"`gamma` must lie strictly between 0 and 1; got {gamma}.")
+        raise SettingError(f"`gamma` must be strictly between 0 and 1; got {gamma}.")
     return replace(mdp, gamma=gamma, discount=np.where(mdp.discount > 0, gamma, 0.0))
 
 
@@ -76,15 +76,15 @@ def with_reward(mdp: TabularMDP, reward: RewardFunction) -> TabularMDP:
 
 
 def goal_reward(goal: Float[np.ndarray, "n"], radius: float) -> RewardFunction:
-    """Reward 1 where the first numbers of the next state lie within the radius of the goal, else 0."""
+    """Reward 1 where the first components of the next state lie within the radius of the goal, else 0."""
     if not (np.isfinite(goal).all() and radius > 0):
-        raise SettingError(f"A goal must be finite and its radius positive; got {goal.tolist()} and {radius}.")
+        raise SettingError(f"The goal must be finite and the radius positive; got {goal.tolist()} and {radius}.")
 
     def reward(
         states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
     ) -> EdgeValues:
         if next_states.shape[1] < len(goal):
-            raise SettingError(f"A goal can have at most {next_states.shape[1]} numbers here; got {len(goal)}.")
+            raise SettingError(f"A state has {next_states.shape[1]} components, but the goal has {len(goal)}.")
         return (np.linalg.norm(next_states[:, : len(goal)] - goal, axis=1) <= radius).astype(np.float64)
 
     return reward

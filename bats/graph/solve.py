@@ -151,7 +151,7 @@ def checked_policy(mdp: TabularMDP, policy: TabularPolicy) -> TabularPolicy:
         state = int(np.flatnonzero(~owned)[0])
         first, last = mdp.first_edge[state], mdp.first_edge[state + 1] - 1
         allowed = f"{first} to {last}" if mdp.out_degree[state] else "none (-1)"
-        raise SettingError(f"State {state} has the edges {allowed}; the policy takes {policy[state]}.")
+        raise SettingError(f"State {state} has the edges {allowed}, but the policy chooses edge {policy[state]}.")
     return policy
 
 
@@ -160,7 +160,7 @@ def boltzmann_policy(mdp: TabularMDP, value: StateValues, *, temperature: float)
     if temperature <= 0:
         raise SettingError(f"`temperature` must be positive; got {temperature}.")
     if not np.isfinite(value).all():
-        raise SettingError(f"Values must be finite; state {int(np.argmin(np.isfinite(value)))} is not.")
+        raise SettingError(f"Values must be finite; the value of state {int(np.argmin(np.isfinite(value)))} is not.")
     edge_value = edge_values(mdp, value)
     acting = mdp.out_degree > 0
     degree, first = mdp.out_degree[acting], mdp.first_edge[:-1][acting]

@@ -131,15 +131,17 @@ def learn_bisimulation(
     rollouts may pass through them. The same seed gives the same weights on the same machine.
     """
     if not np.all((steps.discounts == steps.gamma) | (steps.discounts == 0)):
-        raise SettingError(f"Discounts must be {steps.gamma}, or 0 where an episode terminates.")
+        raise SettingError(f"Every discount must be {steps.gamma}, or 0 where an episode terminates.")
     split = StateSplit(seed, HELD_OUT) if begin_from is None else begin_from.split
     fitted = split.rows(steps.states, "fit")
     if len(fitted) < 2:
-        raise DataError("at least 2 states to fit to", f"{len(fitted)} of {len(steps)}")
+        raise DataError("at least 2 states to fit the metric to", f"{len(fitted)} of {len(steps)} states")
     metric = begin_from or _untrained(steps, fitted, split, config)
     sizes = [len(bias) for bias in metric.network.biases]
     if sizes != [*config.hidden, LATENT] or steps.states.shape[1] != len(metric.mean):
-        raise SettingError(f"The metric to begin from takes {len(metric.mean)} numbers through layers of {sizes}.")
+        needed = f"input size {steps.states.shape[1]} and layers {[*config.hidden, LATENT]}"
+        found = f"input size {len(metric.mean)} and layers {sizes}"
+        raise SettingError(f"`begin_from` does not fit: it has {found}, but this task and config need {needed}.")
     rows = _rows_on_device(steps, fitted, metric)
 
     def draw(done: int, count: int) -> Array:
@@ -156,7 +158,7 @@ def learn_bisimulation(
     state = initial = new_state(_Params(network, network), problem)
     for state, loss, _ in train(problem, initial, rows, draw):
         if not math.isfinite(loss):
-            raise DataError("rollouts that a metric can be learned from", "a loss that is not finite")
+            raise DataError("a finite loss of the metric", "a loss that is not finite")
         progress(f"learning the metric (loss {loss:.3g})", int(state.update), config.updates)
     network = jax.tree.map(np.asarray, state.params.network)
     return BisimulationMetric(network, metric.mean, metric.std, metric.scale, _number(1.0), metric.split)

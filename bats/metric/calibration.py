@@ -41,7 +41,7 @@ StatePairs = Int[np.ndarray, "pairs 2"]
 def calibrate(metric: BisimulationMetric, steps: PolicySteps, *, share: float = 0.99, seed: int) -> BisimulationMetric:
     """The metric scaled by the smallest factor, which may be below 1, that bounds `share` of the pairs of each kind."""
     if not 0 < share < 1:
-        raise SettingError(f"`share` must lie between 0 and 1; got {share}.")
+        raise SettingError(f"`share` must be between 0 and 1; got {share}.")
     factors, values = [], steps.values()
     for kind, pairs in held_out_pairs(metric, steps, "calibrate", seed=seed).items():
         distance, difference = pair_distances(metric, steps, pairs), value_differences(values, pairs)
@@ -49,8 +49,8 @@ def calibrate(metric: BisimulationMetric, steps: PolicySteps, *, share: float = 
         ratio = np.divide(difference, distance, out=unbounded, where=distance > 0)
         factors.append(float(np.quantile(ratio, share, method="higher")))
         if not np.isfinite(factors[-1]):
-            found = f"{np.mean(np.isinf(ratio)):.1%} of the {kind} pairs at distance 0"
-            raise DataError(f"a metric that tells states of different value apart in {share:.1%} of pairs", found)
+            found = f"distance 0 between such states in {np.mean(np.isinf(ratio)):.1%} of the {kind} pairs"
+            raise DataError(f"a metric that separates states of different value in {share:.1%} of pairs", found)
     if max(factors) == 0:  # all values are equal, so any distance bounds them
         return metric
     # embeddings are in single precision: the pair that decides must not fall short by rounding
@@ -63,8 +63,9 @@ def held_out_pairs(metric: BisimulationMetric, steps: PolicySteps, part: Part, *
     rows = metric.split.rows(steps.states, part)
     count = len(rows)
     if count <= NEIGHBOURS:
-        expected = f"more than {NEIGHBOURS} states in the part that is to {part}"
-        raise DataError(expected, f"{count} of {len(steps)}", hint="Hold out a larger share.")
+        expected = f"more than {NEIGHBOURS} held-out states to {part} the metric"
+        hint = f"The log is too small to {part} a metric; use more data."
+        raise DataError(expected, f"{count} of {len(steps)} states", hint=hint)
     rng = generator(seed, Stream.METRIC_CALIBRATION)
     anchors = rng.permutation(count)[: MAX_PAIRS // NEIGHBOURS]
     standardised = (steps.states[rows] - metric.mean) / metric.std

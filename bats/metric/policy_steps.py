@@ -67,12 +67,12 @@ class PolicySteps:
         rows = np.arange(mdp.state_count)
         if from_states is not None:
             if len(from_states) and not (from_states.min() >= 0 and from_states.max() < mdp.state_count):
-                raise SettingError(f"`from_states` must be states from 0 to {mdp.state_count - 1}.")
+                raise SettingError(f"`from_states` must contain state indices from 0 to {mdp.state_count - 1}.")
             reached = np.zeros(mdp.state_count, dtype=bool)
             mark_reached(from_states, target, mdp.state_count, reached)
             rows = np.flatnonzero(reached)
         if len(rows) == 0:
-            raise DataError("states to learn from", "none")
+            raise DataError("at least one state to learn the metric from", "none")
         row_of_state = np.zeros(mdp.state_count, dtype=np.int64)
         row_of_state[rows] = np.arange(len(rows))
         states = mdp.states[rows].astype(np.float32)

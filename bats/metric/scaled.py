@@ -49,14 +49,15 @@ class ScaledMetric:
 
 
 def _inverse(scale: Float[np.ndarray, "D"], dataset: Dataset) -> Float[np.ndarray, "D"]:
-    """One over the scale of each number, with two exceptions."""
+    """The inverse of the scale of each component, with two exceptions."""
     low, high = dataset.observations.min(axis=0), dataset.observations.max(axis=0)
     spread = high.astype(np.float64) - low
     varies = spread > ROUNDING * np.maximum(np.abs(low), np.abs(high))
     changes = varies & (scale > ROUNDING * spread)
     if not changes.any():
-        raise DataError("states that change", "only constant ones", file=dataset.name, field="observations")
-    # a number that is the same throughout is ignored; one that only differs between episodes (a goal, a machine, a
+        expected, found = "states that change during an episode", "states that do not change"
+        raise DataError(expected, found, file=dataset.name, field="observations")
+    # a component that never changes is ignored; one that only differs between episodes (a goal, a machine, a
     # patient) weighs so much that states which differ in it are never neighbours
     weight = np.divide(FAR_APART, spread, out=np.zeros_like(spread), where=varies)
     return np.divide(1.0, scale, out=weight, where=changes).astype(np.float32)

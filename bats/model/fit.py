@@ -23,8 +23,8 @@ from bats.model.held_out import HeldOut, error_summary, predict_rows
 from bats.model.training import RewardNetworks, split_rows, training_problem, untrained
 from bats.networks.files import fill_tree, tree_arrays
 from bats.networks.training import TrainingState, new_state, train
-from bats.storage.atomic import refuse_existing, write_text
-from bats.storage.json_records import from_plain, to_plain
+from bats.storage.atomic import refuse_existing
+from bats.storage.json_records import from_plain, to_plain, write_record
 from bats.storage.tensors import read_tensors, write_tensors
 
 CHECKPOINT_SECONDS = 600.0
@@ -69,7 +69,8 @@ def fit_model(
     saved = time.monotonic()
     for state, _, error in train(problem, initial, rows, draw):
         if not np.isfinite(error).all():
-            raise DataError("a log that a model can be trained on", "a training error that is not finite")
+            hint = "Check the log for extreme values."
+            raise DataError("a finite training error", "an error that is not finite", file=dataset.name, hint=hint)
         progress(f"training the model (validation error {error.min():.2g})", int(state.update), updates)
         if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
             write_tensors(checkpoint, _TRAINING, tree_arrays(state), identity, overwrite=True)
@@ -90,7 +91,7 @@ def fit_rewards(model: Model, dataset: Dataset, *, seed: int, progress: Progress
     for state, loss, _ in train(problem, initial, rows, draw):
         if not np.isfinite(loss):
             raise DataError("rewards that can be learned", "a loss that is not finite")
-        progress("learning the rewards", int(state.update), config.updates)
+        progress("training the reward networks", int(state.update), config.updates)
     networks = replace(model.dynamics.networks, reward=state.params.reward, rare=state.params.rare)
     dynamics = replace(fresh, networks=networks)
     return Model(dynamics, predict_rows(dynamics, dataset, split.held_out), model.config, model.updates)
@@ -103,19 +104,22 @@ def check_model(model: Model, dataset: Dataset) -> None:
     action_width = dataset.actions.shape[1] if dataset.action_count is None else dataset.action_count
     of_log = (dataset.observations.shape[1], action_width, dataset.action_count)
     if of_model != of_log:
-        names = "{} numbers in a state, {} in an action, {} discrete actions"
-        raise SettingError(f"The model has {names.format(*of_model)}; the log has {names.format(*of_log)}.")
+        sizes = []
+        for width, size, count in (of_model, of_log):
+            actions = f"continuous actions of size {size}" if count is None else f"{count} discrete actions"
+            sizes.append(f"states of size {width} and {actions}")
+        raise SettingError(f"The model does not fit the log: the model has {sizes[0]}, the log has {sizes[1]}.")
 
 
 def save_model(model: Model, path: Path) -> None:
-    """Writes a JSON card for people, and then the model as one safetensors file."""
+    """Writes a human-readable summary (JSON), and then the model as one safetensors file."""
     refuse_existing(path)
     dynamics = model.dynamics
     arrays = {f"dynamics{name}": array for name, array in tree_arrays(dynamics).items()}
     arrays |= {f"held_out.{field.name}": getattr(model.held_out, field.name) for field in fields(HeldOut)}
     facts = {"config": to_plain(model.config), "kind": to_plain(dynamics.kind), "updates": model.updates}
     card = facts | {"held_out_rows": len(model.held_out.rewards), "held_out_error": error_summary(model.held_out)}
-    write_text(path.with_suffix(".json"), json.dumps(card, indent=2) + "\n")
+    write_record(path.with_suffix(".json"), card)
     write_tensors(path, _MODEL, arrays, facts)
 
 
@@ -129,8 +133,7 @@ def load_model(path: Path) -> Model:
         template = new_dynamics(replace(config, members=config.elites), kind, jax.random.key(0))
         updates = int(facts["updates"])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        found = f"a file that lacks or misnames something ({error})"
-        raise DataError("a saved model", found, file=str(path)) from error
+        raise DataError("a complete model", f"a missing or invalid entry ({error})", file=str(path)) from error
     of_dynamics = {name.removeprefix("dynamics"): array for name, array in arrays.items() if name[:8] == "dynamics"}
     return Model(fill_tree(template, of_dynamics, file=str(path)), held_out, config, updates)
 
@@ -139,5 +142,5 @@ def _load_checkpoint(path: Path, template: TrainingState, identity: Mapping[str,
     arrays, facts = read_tensors(path, _TRAINING)
     for name, value in json.loads(json.dumps(identity)).items():
         if facts.get(name) != value:
-            raise DataError(f"training with {name} {value}", f"{facts.get(name)}", file=str(path))
+            raise DataError(f"a training state with {name} {value}", f"{facts.get(name)}", file=str(path))
     return fill_tree(template, arrays, file=str(path))

@@ -29,7 +29,7 @@ def fill_tree(template: Tree, arrays: Mapping[str, np.ndarray], *, file: str) ->
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
         if name not in arrays or arrays[name].shape != leaf.shape:
-            found = f"shape {arrays[name].shape}" if name in arrays else "none"
+            found = f"shape {arrays[name].shape}" if name in arrays else "no such array"
             raise DataError(f"an array {name} of shape {leaf.shape}", found, file=file)
         filled.append(jnp.asarray(arrays[name], leaf.dtype))
     return eqx.combine(jax.tree_util.tree_unflatten(form, filled), static)

@@ -66,7 +66,7 @@ def clone(
     """
     rows = demonstrations
     if len(rows) == 0:
-        raise DataError("rows to clone", "none")
+        raise DataError("at least one row to clone", "none")
     held_out = held_out_rows(rows.group, seed=seed) if len(rows) >= MIN_TO_SPLIT else np.zeros(len(rows), dtype=bool)
     mean, std = mean_and_std(rows.states[~held_out])
     actions = rows.actions
@@ -86,7 +86,7 @@ def clone(
     state = initial = new_state(new_mlp((len(mean), *config.hidden, outputs), jax.random.key(seed)), problem)
     for state, _, error in train(problem, initial, (training, validation), draw):
         if not np.isfinite(error):
-            raise DataError("demonstrations that can be cloned", "a validation error that is not finite")
+            raise DataError("a finite validation error while cloning", "an error that is not finite")
         progress(f"cloning (validation error {float(state.best_error):.3g})", int(state.update), config.updates)
     # the settings are plain, as they are read from the file
     card = {"cloning": to_plain(config), "seed": seed, "rows": len(rows), "validation_error": float(state.best_error)}

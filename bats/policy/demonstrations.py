@@ -5,11 +5,11 @@ it can earn, so a rollout is compared with those of the nearest starts:
 
     share = (return - floor) / (best return nearby - floor)      floor: 0, or the worst return if that is negative
 
-Rollouts below the cut are left out. Rollouts merge on their way, and those that reach a rewarding place go round in it
-until the steps run out, so each pair of a state and its edge is taken once, imagined states on stitches included. Part
-of the weight follows how many rollouts pass through a state: a clone must not fail where all rollouts pass. The rest is
-uniform: in the large maze half of the first kind lies on 183 of 42,305 states, and a clone of little else is lost
-beside them. For the same reason there are rollouts that begin in stitched states beside those from the starts.
+Rollouts below the threshold are not cloned. Rollouts merge, and those that reach a rewarding region circle in it until
+the steps run out, so each pair of a state and its edge is used once, including imagined states on stitches. Part of the
+weight is proportional to the number of rollouts through a state: a clone must not fail where all rollouts pass. The
+rest is uniform: in the large maze half of the first kind lies on 183 of 42,305 states, and a clone trained mostly on
+those states fails elsewhere. For the same reason some rollouts begin in stitched states instead of start states.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_ROLLOUTS = 10_000
 PEERS = 20
 """nearest starts, itself included, whose best return a rollout is compared with"""
 MIN_KEPT = 0.5
-"""share of the start weight that a cut found from the data must keep"""
+"""share of the start weight that an automatic threshold must keep"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,17 +68,21 @@ class Selection:
     share: Float[np.ndarray, "w"]
     """of the best return nearby"""
     kept: Bool[np.ndarray, "w"]
-    cut: float
+    threshold: float
     """smallest share that was kept, or smallest return"""
     by_return: bool
-    """the cut is one of returns"""
+    """the threshold is a return"""
     steps: int
     """longest rollout"""
 
     @property
     def measure(self) -> str:
-        """What the cut is compared with."""
-        return "return" if self.by_return else "share of the best return nearby"
+        """The quantity that the threshold applies to."""
+        return _measure(self.by_return)
+
+
+def _measure(by_return: bool) -> str:
+    return "return" if by_return else "share of the best return from nearby starts"
 
 
 def demonstrate(
@@ -97,12 +101,13 @@ def demonstrate(
     share = np.concatenate([shares_of_best(returns[kind], points[kind]) for kind in kinds])
     by_return = config.min_return is not None
     measured, given = (returns, config.min_return) if by_return else (share, config.min_share)
-    cuts = [natural_cut(share[kind], weight[kind]) if given is None else given for kind in kinds]
-    kept = (measured >= np.repeat(cuts, [len(kind) for kind in kinds])) & (rollouts.length > 0)
+    thresholds = [natural_threshold(share[kind], weight[kind]) if given is None else given for kind in kinds]
+    kept = (measured >= np.repeat(thresholds, [len(kind) for kind in kinds])) & (rollouts.length > 0)
     if not kept.any():
         setting = "rollouts.min_return" if by_return else "rollouts.min_share"
-        hint = f"Lower `{setting}`; training and stitching are kept."
-        raise DataError(f"a rollout that reaches the cut of {cuts[0]:g}", f"{measured.max():g} at most", hint=hint)
+        hint = f"Lower `{setting}`; the trained model and the stitches are kept."
+        expected = f"a rollout with a {_measure(by_return)} of at least {thresholds[0]:g}"
+        raise DataError(expected, f"a maximum of {measured.max():g}", hint=hint)
 
     edge, group, visits = _distinct_edges(Rollouts(rollouts.edge[kept]), weight[kept])
     logged = mdp.action[mdp.stitch_round == LOGGED] if mdp.action_count is None else np.empty((1, 0))
@@ -122,7 +127,7 @@ def demonstrate(
         returns=returns[from_starts],
         share=share[from_starts],
         kept=kept[from_starts],
-        cut=float(cuts[0]),
+        threshold=float(thresholds[0]),
         by_return=by_return,
         steps=config.steps,
     )
@@ -153,14 +158,14 @@ def shares_of_best(returns: Float[np.ndarray, "w"], points: Float[np.ndarray, "w
     return np.divide(returns - floor, best - floor, out=share, where=best > floor)
 
 
-def natural_cut(share: Float[np.ndarray, "w"], weight: Float[np.ndarray, "w"]) -> float:
+def natural_threshold(share: Float[np.ndarray, "w"], weight: Float[np.ndarray, "w"]) -> float:
     """The share that separates good rollouts from bad ones: the split in two with the least variance within both.
 
-    At least half of the start weight is kept, so that a task where luck decides much is not cloned from luck alone.
+    At least half of the start weight is kept, so that a task with much randomness is not cloned from luck alone.
     """
     order = np.argsort(share, kind="stable")
     ranked, mass = share[order], weight[order] / weight.sum()
-    below = np.cumsum(mass)[:-1]  # the weight that a cut before each later rollout leaves out
+    below = np.cumsum(mass)[:-1]  # the weight that a threshold before each later rollout leaves out
     total, part = float(mass @ ranked), np.cumsum(mass * ranked)[:-1]
     possible = (np.diff(ranked) > 0) & (below <= 1 - MIN_KEPT) & (below > 0)
     if not possible.any():

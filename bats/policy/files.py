@@ -1,4 +1,4 @@
-"""A policy on disk: one safetensors file, and a JSON card for people beside it. Reading it back runs no code."""
+"""A policy on disk: one safetensors file with a human-readable summary (JSON). Reading it back runs no code."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _OLD_NAMES = {
     "support.sample": "familiar.sample",
     "support.weight": "familiar.weight",
     "support_limit": "familiar_limit",
+    "threshold": "cut",
+    "threshold_measure": "cut_by",
 }
-"""what version 0.1 called an array or a fact"""
+"""earlier names of arrays, facts and entries of the card"""
 
 
 def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) -> None:
-    """Writes the card, the same name with `.json`, and then the policy.
+    """Writes the summary, the same name with `.json`, and then the policy.
 
-    A policy is not overwritten unless asked; a card alone is, because its policy was never written.
+    An existing policy is refused unless `overwrite`; a summary without a policy is replaced.
     """
     path = Path(path)
     refuse_existing(path, overwrite=overwrite)
@@ -43,7 +45,7 @@ def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) ->
 
 
 def policy_paths(path: Path) -> tuple[Path, Path]:
-    """The files that `save_policy` writes: the policy and its card."""
+    """The files that `save_policy` writes: the policy and its summary."""
     return path, path.with_suffix(".json")
 
 
@@ -51,7 +53,8 @@ def load_policy(path: Path | str) -> Policy:
     """The policy that was saved; `DataError` if the file is another, damaged or missing. Needs NumPy alone."""
     path = Path(path)
     arrays, facts = read_tensors(path, _KIND)
-    tables: tuple[dict[str, Any], ...] = (arrays, facts)
+    card = facts.get("card")
+    tables: tuple[dict[str, Any], ...] = (arrays, facts, card if isinstance(card, dict) else {})
     for table in tables:
         table.update({name: table.pop(old) for name, old in _OLD_NAMES.items() if old in table})
     try:
@@ -70,14 +73,14 @@ def load_policy(path: Path | str) -> Policy:
 
 
 def description(policy: Policy) -> dict[str, object]:
-    """What people may want to know of a policy, in plain values."""
+    """The human-readable summary of a policy, in plain values."""
     discrete = policy.action_count is not None
     bounds = {"numbers": len(policy.low), "low": policy.low.tolist(), "high": policy.high.tolist()}
     return {
         "observation": {"numbers": len(policy.mean), "mean": policy.mean.tolist(), "std": policy.std.tolist()},
         "action": {"count": policy.action_count} if discrete else bounds,
         "hidden": [len(bias) for bias in policy.biases[:-1]],
-        "answers": "the likeliest action" if discrete else "the mean of a Gaussian, clipped to the bounds",
+        "answers": "the most likely action" if discrete else "the mean of a Gaussian, clipped to the bounds",
         "support_limit": None if policy.support is None else policy.support.limit,
         **policy.card,
     }

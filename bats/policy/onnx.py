@@ -42,7 +42,7 @@ def export_onnx(policy: Policy, path: Path | str, *, overwrite: bool = False) ->
     content = model.SerializeToString()
     difference = _largest_difference(policy, content)
     if difference is not None and not difference <= AGREEMENT:
-        raise BatsError(f"The ONNX file would differ from the policy by {difference:.2g}; nothing was written.")
+        raise BatsError(f"The ONNX file differs from the policy by {difference:.2g}, so it was not written.")
     write_atomic(path, content, overwrite=overwrite)
     return difference
 

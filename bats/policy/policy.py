@@ -54,9 +54,10 @@ class Policy:
         outputs = self.action_count or 2 * len(self.low)
         sizes = [len(self.mean), *(len(bias) for bias in self.biases)]
         if [weight.shape for weight in self.weights] != list(itertools.pairwise(sizes)) or sizes[-1] != outputs:
-            raise SettingError(f"Layers must lead from {len(self.mean)} numbers to {outputs}, each into the next.")
+            ends = f"the first must take {len(self.mean)} inputs, the last must give {outputs} outputs"
+            raise SettingError(f"Layer shapes do not match: {ends}, and each output size must be the next input size.")
         if not (len(self.std) == len(self.mean) and len(self.low) == len(self.high)):
-            raise SettingError("Mean and std, and low and high, must have the same length.")
+            raise SettingError("`mean` and `std` must have the same length, and so must `low` and `high`.")
 
     def predict(
         self, observation: ArrayLike, *, deterministic: bool = True, rng: np.random.Generator | None = None
@@ -101,7 +102,7 @@ class Policy:
     @property
     def _known_support(self) -> Support:
         if self.support is None:
-            raise SettingError("This policy was saved without a sample of the log, so its support is unknown.")
+            raise SettingError("This policy was saved without a sample of the log, so its support is not known.")
         return self.support
 
     def _best(self, table: Float[np.ndarray, "n D"]) -> Choices:
@@ -111,7 +112,7 @@ class Policy:
 
     def _sample(self, table: Float[np.ndarray, "n D"], rng: np.random.Generator | None) -> Choices:
         if rng is None:
-            raise SettingError("Sampling actions needs a random generator; give one as `rng`.")
+            raise SettingError("Sampling actions needs a random generator; pass it as `rng`.")
         if self.action_count is not None:
             cumulative = np.cumsum(self.probabilities(table), axis=1)
             index = (rng.random((len(table), 1)) * cumulative[:, -1:] >= cumulative).sum(axis=1)
@@ -129,8 +130,9 @@ class Policy:
         """Observations as rows, and whether there were many."""
         numbers = np.asarray(observation)
         if numbers.dtype.kind not in "biuf" or numbers.ndim not in (1, 2) or numbers.shape[-1] != len(self.mean):
-            found = f"{numbers.dtype} of shape {numbers.shape}"
-            raise SettingError(f"An observation has {len(self.mean)} numbers; give one, or rows of them; got {found}.")
+            size, found = len(self.mean), f"{numbers.dtype} of shape {numbers.shape}"
+            expected = f"one observation of {size} numbers or an array of shape (n, {size})"
+            raise SettingError(f"Expected {expected}; got {found}.")
         table = np.atleast_2d(numbers if numbers.dtype == np.float32 else numbers.astype(np.float64))
         if not np.isfinite(table).all():
             raise SettingError("Observations must be finite.")

@@ -27,7 +27,7 @@ class Support:
     sample: Float[np.ndarray, "K m"]
     """embedded by the metric"""
     weight: Float[np.ndarray, "m"]
-    """of each number of a state in the metric"""
+    """of each component of a state in the metric"""
     limit: float
     """distance to the sample that 99% of other logged states keep"""
 
@@ -35,13 +35,13 @@ class Support:
     def of(cls, states: Float[np.ndarray, "S m"], weight: Float[np.ndarray, "m"], rng: np.random.Generator) -> Support:
         """Draws the sample from logged states and measures with others of them how far from it the log extends."""
         if len(states) < 2:
-            raise SettingError(f"Measuring support takes at least 2 logged states; got {len(states)}.")
+            raise SettingError(f"The support can only be measured with at least 2 logged states; got {len(states)}.")
         kept, measured = np.array_split(rng.permutation(len(states))[: 2 * SAMPLE], 2)
         sample = (states[kept] * weight).astype(np.float32)
         limit = float(np.quantile(cls(sample, weight, 1.0).distance(states[measured]), WITHIN))
         if limit > 10 * float(np.finfo(np.float32).eps * np.abs(sample).max()):
             return cls(sample, weight, limit)
-        # every state was met many times, as in small discrete worlds: take the smallest distance between two of them
+        # every state occurs many times, as in small discrete worlds: take the smallest distance between two of them
         distinct = np.unique(np.concatenate([sample, (states[measured] * weight).astype(np.float32)]), axis=0)
         gap = float(_nearest(distinct, distinct, distinct=True).min()) if len(distinct) > 1 else 1.0
         return cls(sample, weight, gap)

@@ -14,7 +14,7 @@ from bats.bounds.certificate import Certificate, load_certificate
 from bats.errors import DataError
 from bats.graph.rollouts import roll_out
 from bats.report.html import in_words
-from bats.runs.folder import RunFolder
+from bats.runs.folder import RunFolder, seconds_by_stage
 from bats.runs.result import solve_again
 from bats.stitching.records import SHARE_STEPS
 from bats.storage.json_records import flatten, read_json, to_plain
@@ -34,7 +34,7 @@ class Contents:
         self.config = run.settings()
         self.log_card = run.log_card()
         self.model_card = _read_object(run.model.with_suffix(".json"))
-        """for people, as `policy_card`; empty where the file is missing"""
+        """a human-readable summary, as `policy_card`; empty where the file is missing"""
         self.policy_card = _read_object(run.policy.with_suffix(".json"))
         self.records = run.records()
         self.attempts = run.attempts()
@@ -61,17 +61,14 @@ class Contents:
         self.selection = run.selection()
         # every file can be whole by its checksum and still belong to another run
         if not np.isin(self.selection.start, self.mdp.starts).all():
-            raise DataError("rollouts from the starts of this graph", "other starts", file=str(run.path))
+            raise DataError("rollouts from the start states of this graph", "other first states", file=str(run.path))
         self.mean_return = float(self.selection.start_weights @ self.selection.returns)
         """of the rollouts that could be cloned, by the weights of their starts"""
 
         settings = {name: in_words(value) for name, value in flatten(to_plain(self.config))}
         self.settings = {"seed": str(self.header.seed), **settings}
         """the configuration by dotted names, as text"""
-        self.seconds: dict[str, float] = {}
-        """by stage"""
-        for timing in run.timings():
-            self.seconds[timing.stage] = self.seconds.get(timing.stage, 0.0) + timing.seconds
+        self.seconds = seconds_by_stage(run.timings())
         self.task = self.header.transitions, self.header.rewards, self.header.starts, self.summary.gamma
         """the log and the discount: bounds of runs with the same can be compared"""
 
@@ -80,9 +77,9 @@ class Contents:
         return finite_number(self.columns.get("cloned", {}).get(name))
 
     def dimension(self, index: int) -> str:
-        """The name of a number of the state."""
+        """The name of a component of the state."""
         names = self.log_card.observation_names
-        return names[index] if index < len(names) else f"number {index}"
+        return names[index] if index < len(names) else f"component {index}"
 
 
 def finite_number(value: object) -> float | None:

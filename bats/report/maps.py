@@ -19,7 +19,7 @@ MAX_STATES, MAX_STARTS, MAX_ROLLOUTS = 5000, 300, 8
 FEW, CROWD = 500, 30
 """states up to the first number are drawn as larger dots, starts beyond the second are hidden at first"""
 MAX_UNPROJECTED = 4
-"""states of more numbers are projected; of fewer the first two are drawn, which most often are positions"""
+"""states with more components are projected; otherwise the first two are drawn, which most often are positions"""
 SAME_SCALE = 3.0
 """axes whose spreads differ by less than this factor are drawn to one scale, as a floor plan would be"""
 FITTED = 20_000
@@ -34,7 +34,7 @@ class Plane:
     x_label: str
     y_label: str
     description: str
-    """which numbers of the state these are, in a sentence"""
+    """which components of the state these are, in a sentence"""
     states: Float[np.ndarray, "S D"]
     centre: Float[np.ndarray, "D"]
     directions: Float[np.ndarray, "D 2"]
@@ -54,24 +54,24 @@ class Plane:
 
 
 def plane_of(run: Contents) -> Plane:
-    """The first two numbers of a state, or the two directions in which the log is spread most if there are many."""
+    """The first two components of a state, or the first two principal components if there are many."""
     states = run.mdp.states
     width = states.shape[1]
     if width == 1:
         points = np.column_stack([states[:, 0], run.value])
-        return Plane(run.dimension(0), "value", "A state is one number.", points, np.zeros(2), np.eye(2))
+        return Plane(run.dimension(0), "value", "A state has one component.", points, np.zeros(2), np.eye(2))
     if width <= MAX_UNPROJECTED:
-        description = "" if width == 2 else f"Drawn are the first two of the state's {width} numbers."
+        description = "" if width == 2 else f"The plot shows the first two of {width} state components."
         return Plane(run.dimension(0), run.dimension(1), description, states[:, :2], np.zeros(2), np.eye(2))
     fitted = states[evenly_spaced(run.mdp.real_count, FITTED)].astype(np.float64)
     centre, std = fitted.mean(axis=0), fitted.std(axis=0)
-    std[std == 0] = 1.0  # a number that never changes has no part in any direction
+    std[std == 0] = 1.0  # a component that never changes has no part in any direction
     _, spread, directions = np.linalg.svd((fitted - centre) / std, full_matrices=False)
     share = spread**2 / max(float((spread**2).sum()), 1e-300)
-    labels = [f"{nth} direction ({share[i]:.0%} of the variance)" for i, nth in enumerate(("1st", "2nd"))]
+    labels = [f"{nth} principal component ({share[i]:.0%} of the variance)" for i, nth in enumerate(("1st", "2nd"))]
     description = (
-        f"The state has {width} numbers; drawn are the two directions in which the log is spread most, each number in "
-        "units of its standard deviation."
+        f"A state has {width} components. The plot shows the first two principal components (PCA) of the standardised "
+        "states."
     )
     return Plane(labels[0], labels[1], description, states, centre, directions[:2].T / std[:, None])
 
@@ -102,11 +102,11 @@ def rollouts_over_log(run: Contents, plane: Plane) -> Figure:
         _points(plane, run.starts[drawn], "starts of these rollouts", star),
     ]
     caption = (
-        f"{len(drawn)} rollouts of the policy, from the start with the lowest value to the one with the highest. "
-        f"{plane.description} Click a name to hide or show it; drag, or use the buttons, to zoom; double-click to see "
-        "everything again."
+        f"{len(drawn)} rollouts of the policy; their starts were chosen evenly from the lowest to the highest value. "
+        f"{plane.description} Click a name in the legend to hide or show it. Drag, or use the buttons, to zoom; "
+        "double-click to reset the view."
     )
-    return Figure("rollouts", "Stitched trajectories over the log", caption, traces, plane.axes(), square=True)
+    return Figure("rollouts", "Rollouts of the policy over the log", caption, traces, plane.axes(), square=True)
 
 
 def value_map(run: Contents, plane: Plane) -> Figure:
@@ -124,7 +124,7 @@ def value_map(run: Contents, plane: Plane) -> Figure:
     layout = plane.axes() | {"coloraxis": {"colorscale": COLD_TO_WARM, "colorbar": bar} | limits}
     total = run.mdp.real_count
     count = f"The log's {total:,} states" if len(states) == total else f"{len(states):,} of the log's {total:,} states"
-    caption = f"{count}, coloured by their value with stitches. {plane.description}"
+    caption = f"{count}, coloured by their value in the stitched graph. {plane.description}"
     return Figure("value-map", "Values of the log's states", caption, [trace], layout, square=True)
 
 
@@ -155,9 +155,9 @@ def _steps(run: Contents, plane: Plane, drawn: Int[np.ndarray, "n"], *, stitched
             pieces += [np.column_stack([plane.project(states), *facts]), np.full((1, 6), np.nan)]
     table = np.concatenate(pieces)
     x, y, customdata = plots.numbers(table[:, 0]), plots.numbers(table[:, 1]), [*map(plots.numbers, table[:, 2:])]
-    name, colour, width, size = "steps of the log", plots.BLUE, 1.5, 3
+    name, colour, width, size = "logged steps", plots.BLUE, 1.5, 3
     if stitched:
-        name, colour, width, size = "steps along stitches", plots.ORANGE, 2.5, 4
+        name, colour, width, size = "stitched steps", plots.ORANGE, 2.5, 4
     hover = "rollout %{customdata[0]}, step %{customdata[1]}: %{x:.4g}, %{y:.4g}<br>value %{customdata[2]:.4g}"
     hover += ", stitched in round %{customdata[3]}" if stitched else ""
     settings = {"mode": "lines+markers", "line": {"color": colour, "width": width}, "marker": {"size": size}}

@@ -26,6 +26,7 @@ from bats.stitching.records import SHARE_STEPS
 from bats.storage.atomic import write_text
 
 NAME = "report.html"
+NO_REQUESTS = "This page makes no network requests."
 
 
 def write_report(run: Path | str, out: Path | str | None = None, *, overwrite: bool = False) -> Path:
@@ -39,7 +40,7 @@ def write_report(run: Path | str, out: Path | str | None = None, *, overwrite: b
 def compare_reports(runs: Sequence[Path | str], out: Path | str, *, overwrite: bool = False) -> Path:
     """Writes a page with finished runs side by side."""
     if len(runs) < 2:
-        raise SettingError(f"A comparison needs two runs or more; got {len(runs)}.")
+        raise SettingError(f"A comparison needs at least two runs; got {len(runs)}.")
     contents = [Contents(run) for run in runs]
     page = comparison_page(dict(zip(_names(contents), contents, strict=True)))
     write_text(out, render(page), overwrite=overwrite)
@@ -47,7 +48,7 @@ def compare_reports(runs: Sequence[Path | str], out: Path | str, *, overwrite: b
 
 
 def run_page(run: Contents) -> Page:
-    header, times = run.header, {**run.seconds, "together": sum(run.seconds.values())}
+    header, times = run.header, {**run.seconds, "total": sum(run.seconds.values())}
     # first what to do, then what happened in the order in which it happened, last what to look up
     sections = [
         verdict_section(run),
@@ -67,7 +68,7 @@ def run_page(run: Contents) -> Page:
         subtitle=f"Best Action Trajectory Stitching, seed {header.seed}, folder {run.path.resolve().name}",
         tiles=run_tiles(run),
         sections=[section for section in sections if section is not None],
-        footer=f"Made by bats-rl {version('bats-rl')} from a run of version {header.package}. This file loads nothing.",
+        footer=f"Written by bats-rl {version('bats-rl')} from a run of version {header.package}. {NO_REQUESTS}",
     )
 
 
@@ -106,19 +107,19 @@ def log_section(run: Contents) -> Section:
         "distinct states": f"{mdp.real_count:,}",
         "distinct transitions": f"{np.count_nonzero(logged):,}",
         "start states": f"{len(mdp.starts):,}",
-        "a state is": plural(states.shape[1], "number"),
-        "an action is": plural(mdp.action.shape[1], "number") if choices is None else f"one of {choices}",
+        "size of a state": plural(states.shape[1], "component"),
+        "actions": plural(mdp.action.shape[1], "component") if choices is None else f"{choices} discrete actions",
         "rewards": f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.4g}",
         "terminations": plural(int(np.count_nonzero(mdp.discount[logged] == 0)), "transition"),
     }
     if run.header.reused is not None:
-        facts["model and graph begun with"] = run.header.reused
+        facts["model and graph reused from"] = run.header.reused
     ranges = zip(states.min(axis=0), states.mean(axis=0, dtype=np.float64), states.max(axis=0), strict=True)
     rows = [(run.dimension(index), *(f"{number:.4g}" for number in numbers)) for index, numbers in enumerate(ranges)]
-    tables = [Table(("number of the state", "min", "mean", "max"), rows)]
+    tables = [Table(("state component", "min", "mean", "max"), rows)]
     if card.notes:
         notes = [(note.kind, note.text) for note in card.notes]
-        tables.append(Table(("kind", "note"), notes, "from reading it", words=True))
+        tables.append(Table(("kind", "note"), notes, "notes from reading the log", words=True))
     text = f"Read from {run.header.log}."
     return Section("The log", text, facts, tables=tables, folded=len(rows) > UNFOLDED)
 
@@ -141,7 +142,7 @@ def comparison_page(runs: Mapping[str, Contents]) -> Page:
         subtitle="Best Action Trajectory Stitching",
         tiles=[Tile(name, f"{value:.6g}", remark, main=value == best) for name, value in values.items()],
         sections=[section for section in sections if section is not None],
-        footer=f"Made by bats-rl {version('bats-rl')}. This file loads nothing.",
+        footer=f"Written by bats-rl {version('bats-rl')}. {NO_REQUESTS}",
     )
 
 
@@ -150,13 +151,13 @@ def _compared_facts(run: Contents) -> dict[str, str]:
     facts = {"log": _file_name(run.header.log), "discount": f"{run.summary.gamma:g}"}
     facts |= {tile.name.lower(): tile.number for tile in value_tiles(run)}
     facts |= {
-        "mean return in the graph": f"{run.mean_return:.6g}",
-        "steps of a rollout": f"{selection.steps:,}",
+        "mean return predicted by the graph": f"{run.mean_return:.6g}",
+        "maximum steps of a rollout": f"{selection.steps:,}",
         "rollouts cloned": f"{np.count_nonzero(selection.kept):,} of {len(selection.kept):,}",
         **rounds_facts(run),
         "seconds": f"{sum(run.seconds.values()):.1f}",
     }
-    for name, label in (("mean_return", "cloned: mean return"), ("score", "cloned: score")):
+    for name, label in (("mean_return", "mean return of the cloned policy"), ("score", "score of the cloned policy")):
         number = run.evaluated(name)
         facts |= {} if number is None else {label: f"{number:.6g}"}
     return facts

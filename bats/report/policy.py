@@ -33,18 +33,18 @@ def rollouts_section(run: Contents) -> Section:
     selection, returns = run.selection, run.selection.returns
     count, cloned = len(returns), int(np.count_nonzero(selection.kept))
     facts = {
-        "rollouts": f"{count:,}, {selection.steps:,} steps at most",
+        "rollouts": f"{count:,}, at most {selection.steps:,} steps each",
         "mean return": f"{run.mean_return:.6g}",
         "min": f"{returns.min():.6g}",
         "max": f"{returns.max():.6g}",
         "cloned": f"{cloned:,} ({cloned / count:.1%})",
-        "cut": f"{selection.cut:.4g}",
+        "threshold": f"{selection.threshold:.4g}",
     }
     text = (
-        "A rollout is cloned if its return is at least the cut."
+        "A rollout is cloned if its return is at least the threshold."
         if selection.by_return
-        else "Where an episode starts decides most of what it can earn. So the return of a rollout is measured as a "
-        "share of the best return among the rollouts that start nearest, and it is cloned if that reaches the cut."
+        else "The return of an episode depends mostly on where it starts. Therefore each return is measured as a share "
+        "of the best return from nearby starts. A rollout is cloned if this share is at least the threshold."
     )
     figures = [returns_figure({run.header.log: run}), selection_figure(selection)]
     return Section("Returns in the graph", text, facts, figures=figures)
@@ -62,37 +62,38 @@ def returns_figure(runs: Mapping[str, Contents]) -> Figure:
     steps = " or ".join(f"{length:,}" for length in sorted({run.selection.steps for run in runs.values()}))
     x, y = {"range": list(_visible(edges))}, {"tickformat": ".0%", "rangemode": "tozero"}
     layout = plots.axes(f"return in {steps} steps, not discounted", "share of the starts", x, y)
-    caption = f"Rollouts of the graph's policy from the starts, {steps} steps at most, without penalties."
+    caption = f"Rollouts of the graph's policy from the starts, at most {steps} steps, without penalties."
     return Figure("returns", "Returns of the rollouts", caption, traces, layout | {"barmode": "overlay"})
 
 
 def selection_figure(selection: Selection) -> Figure:
-    """The rollouts by what the cut is compared with."""
+    """The rollouts by the quantity that the threshold applies to."""
     measured = selection.returns if selection.by_return else selection.share
-    cut = selection.cut if math.isfinite(selection.cut) else None
-    edges = _bin_edges(measured, cut)
-    visible = _visible(edges, cut)
+    threshold = selection.threshold if math.isfinite(selection.threshold) else None
+    edges = _bin_edges(measured, threshold)
+    visible = _visible(edges, threshold)
     hover = f"{selection.measure} %{{customdata}}: %{{y:,}} rollouts"
     traces = [
         _histogram(name, edges, np.histogram(measured[part], bins=edges)[0].tolist(), colour, hover)
-        for name, part, colour in (("left out", ~selection.kept, plots.GREY), ("cloned", selection.kept, plots.GREEN))
+        for name, part, colour in (("not cloned", ~selection.kept, plots.GREY), ("cloned", selection.kept, plots.GREEN))
         if part.any()
     ]
     layout = plots.axes(selection.measure, "rollouts", {"range": list(visible)}, {"rangemode": "tozero"})
-    if cut is not None:
-        layout |= plots.vertical_line(cut, f"cut {cut:.4g}", visible)
-    caption = "The same rollouts by what decides whether they are cloned; those left of the cut are left out."
-    return Figure("selection", "Rollouts that could be cloned", caption, traces, layout | plots.STACKED)
+    if threshold is not None:
+        layout |= plots.vertical_line(threshold, f"threshold {threshold:.4g}", visible)
+    quantity = "their return" if selection.by_return else "their share of the best return from nearby starts"
+    caption = f"The same rollouts by {quantity}. Rollouts to the left of the threshold are not cloned."
+    return Figure("selection", "Which rollouts are cloned", caption, traces, layout | plots.STACKED)
 
 
 def policy_section(run: Contents) -> Section:
-    """The network, how to load it, and its whole card."""
+    """The network, how to load it, and its whole summary."""
     card, selection = run.policy_card, run.selection
     # the card is for people and may have been edited, so only the selection is relied on
-    labels = {"hidden": "hidden layers", "rows": "rows cloned from", "validation_error": "validation error"}
+    labels = {"hidden": "hidden layers", "rows": "training rows", "validation_error": "validation error"}
     facts = {label: in_words(card[name]) for name, label in labels.items() if name in card} | {
         "rollouts cloned": f"{np.count_nonzero(selection.kept):,} of {len(selection.kept):,}",
-        "cut": f"{selection.cut:.4g}, {selection.measure}",
+        "threshold": f"{selection.threshold:.4g} ({selection.measure})",
         "file": "policy.safetensors, in the run's folder",
     }
     file = json.dumps((run.path / "policy.safetensors").as_posix(), ensure_ascii=False)
@@ -100,7 +101,7 @@ def policy_section(run: Contents) -> Section:
     rows = [(name_in_words(name), in_words(value)) for name, value in flatten(card)]
     return Section(
         "The cloned policy",
-        "A network that answers an observation with an action, learned from the states and actions of these rollouts.",
+        "A network that maps observations to actions. It was trained on the states and actions of the cloned rollouts.",
         facts,
         code="\n".join(lines),
         tables=[Table(("fact", "value"), rows, words=True)] if rows else (),
@@ -147,7 +148,7 @@ def evaluation_figure(columns: Mapping[str, Mapping[str, Any]]) -> Figure | None
         return None
     x = {"tickvals": list(range(len(traces))), "ticktext": labels, "showgrid": False, "zeroline": False}
     layout = plots.axes("", "mean return", x, {"rangemode": "tozero"})
-    caption = "Not discounted. Whiskers are 95% intervals of the mean."
+    caption = "The returns are not discounted. Error bars are 95% intervals of the mean."
     return Figure("evaluation", "Mean returns", caption, traces, layout)
 
 
@@ -170,16 +171,16 @@ def _measure(name: str, value: object) -> str:
     return f"{number:.1f}" if name == "score" else f"{number:.5g}"
 
 
-def _bin_edges(values: Float[np.ndarray, "n"], cut: float | None = None) -> Float[np.ndarray, "edges"]:
-    """Edges of equal bars over all values; a cut among them lies between two bars."""
+def _bin_edges(values: Float[np.ndarray, "n"], threshold: float | None = None) -> Float[np.ndarray, "edges"]:
+    """Edges of equal bars over all values; a threshold among them lies between two bars."""
     low, high = float(values.min()), float(values.max())
-    cut = low if cut is None else cut
+    threshold = low if threshold is None else threshold
     size = max(abs(low), abs(high), ALIKE)
     width = (high - low if high - low > ALIKE * size else size) / BINS
-    # the cut is drawn even if it is far from all values, and the bars must stay wide enough to be seen
-    width = max(width, (max(high, cut) - min(low, cut)) / MAX_BARS)
-    # counted from the cut, no bar holds rollouts from both sides of it
-    anchor = cut if low < cut <= high else low
+    # the threshold is drawn even if it is far from all values, and the bars must stay wide enough to be seen
+    width = max(width, (max(high, threshold) - min(low, threshold)) / MAX_BARS)
+    # counted from the threshold, no bar holds rollouts from both sides of it
+    anchor = threshold if low < threshold <= high else low
     above = max(round((high - anchor) / width), 1)
     if high - anchor > width:
         width = (high - anchor) / above  # the last bar ends at the largest value: shares do not exceed 1
@@ -200,9 +201,9 @@ def _histogram(
     return plots.bars(name, centres, heights, colour, hover, customdata=ranges, width=width)
 
 
-def _visible(edges: Float[np.ndarray, "edges"], cut: float | None = None) -> tuple[float, float]:
-    """The range of an axis: all bars and the cut, and room for ten bars where there are fewer."""
+def _visible(edges: Float[np.ndarray, "edges"], threshold: float | None = None) -> tuple[float, float]:
+    """The range of an axis: all bars and the threshold, and room for ten bars where there are fewer."""
     low, high = float(edges[0]), float(edges[-1])
-    low, high = (low, high) if cut is None else (min(low, cut), max(high, cut))
+    low, high = (low, high) if threshold is None else (min(low, threshold), max(high, threshold))
     room = max(0.02 * (high - low), (MIN_BARS * float(edges[1] - edges[0]) - (high - low)) / 2)
     return low - room, high + room

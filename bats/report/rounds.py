@@ -19,9 +19,9 @@ from bats.stitching.records import Attempts, Outcome
 
 OUTCOMES = {
     Outcome.ACCEPTED: ("accepted", plots.GREEN),
-    Outcome.TOO_FAR: ("too far from its target", plots.YELLOW),
-    Outcome.UNRELIABLE: ("model unreliable nearby", plots.PINK),
-    Outcome.TERMINATES: ("would terminate", plots.PURPLE),
+    Outcome.TOO_FAR: ("ends too far from its target", plots.YELLOW),
+    Outcome.UNRELIABLE: ("model unreliable near the plan", plots.PINK),
+    Outcome.TERMINATES: ("predicted to terminate", plots.PURPLE),
     Outcome.DIVERGES: ("prediction diverges", "#7b8490"),
 }
 """label and colour of what becomes of an attempt"""
@@ -47,7 +47,7 @@ def model_section(run: Contents) -> Section | None:
     facts = {
         "held-out rows": in_words(card.get("held_out_rows")),
         "updates": in_words(card.get("updates")),
-        "reward: mean error": in_words(error.get("reward_mean_absolute")),
+        "reward: mean absolute error": in_words(error.get("reward_mean_absolute")),
     }
     for name in ("reward_precision", "reward_recall", "termination_precision", "termination_recall"):
         share = finite_number(error.get(name))
@@ -59,11 +59,11 @@ def model_section(run: Contents) -> Section | None:
     rows = [(run.dimension(i), *(f"{number:.4g}" for number in numbers)) for i, numbers in enumerate(errors.T)]
     return Section(
         "The model",
-        "An ensemble of networks learned to predict the next state and the reward. Its errors are measured on rows of "
-        "the log that nothing was learned from.",
+        "An ensemble of networks predicts the next state and the reward. Its errors were measured on rows of the log "
+        "that were not used for training.",
         facts,
         figures=[model_errors(run, errors)],
-        tables=[Table(("number of the state", *map(name_in_words, ERRORS)), rows)],
+        tables=[Table(("state component", *map(name_in_words, ERRORS)), rows)],
         folded=len(rows) > UNFOLDED,
     )
 
@@ -77,9 +77,9 @@ def model_errors(run: Contents, errors: Float[np.ndarray, "3 D"]) -> Figure:
         for (kind, colour), values in zip(ERRORS.items(), errors, strict=True)
     ]
     ticks = {"tickvals": x, "ticktext": names} if len(names) <= UNFOLDED else {}
-    layout = plots.axes("number of the state", "error", ticks, {"type": "log", "tickformat": "~g"})
-    caption = "Error of the elites' mean prediction of the next state, in the log's own units."
-    title = "Error of one step, by number of the state"
+    layout = plots.axes("state component", "error", ticks, {"type": "log", "tickformat": "~g"})
+    caption = "Error of the ensemble's mean prediction of the next state, in the units of the log."
+    title = "One-step error by state component"
     return Figure("model-errors", title, caption, traces, layout | {"hovermode": "x unified"})
 
 
@@ -95,7 +95,7 @@ def rounds_sections(run: Contents) -> list[Section]:
 def rounds_facts(run: Contents) -> dict[str, str]:
     return {
         "rounds": f"{len(run.records)}",
-        "tried": f"{run.tried:,}",
+        "attempts": f"{run.tried:,}",
         "accepted": f"{run.accepted:,} ({run.accepted / max(run.tried, 1):.1%})",
         "penalty": f"{run.summary.penalty:.4g} of reward per unit of error",
     }
@@ -127,7 +127,7 @@ def value_by_round(runs: Mapping[str, Contents]) -> Figure:
     layout = plots.axes("round", "value at the starts", to_zero | _whole_ticks(rounds), to_zero)
     caption = "Mean discounted value of the start states after each round of stitching."
     if any(not run.config.penalize_rounds for run in runs.values()):
-        caption += " Stitches are penalized, and some dropped, after the last round only: the final value is lower."
+        caption += " Stitches are penalized, and some removed, only after the last round, so the final value is lower."
     return Figure("value-by-round", "Value over the rounds", caption, traces, layout)
 
 
@@ -138,10 +138,10 @@ def attempts_figures(rounds: Sequence[Attempts], tolerance: float) -> list[Figur
     round_index = np.repeat(np.arange(count), [len(one) for one in rounds])
     traces = _stacked(list(range(1, count + 1)), attempts, round_index)
     layout = plots.axes("round", "attempts", _whole_ticks(count)) | stacked
-    caption = "Outcomes of the candidates that were planned in each round."
-    by_round = Figure("attempts-by-round", "Accepted and refused", caption, traces, layout)
+    caption = "Outcomes of the plans that were tried in each round."
+    by_round = Figure("attempts-by-round", "Accepted and rejected attempts", caption, traces, layout)
     traces = _stacked(list(range(1, longest + 1)), attempts, attempts.length - 1)
-    layout = plots.axes("actions of the stitch", "attempts", _whole_ticks(longest)) | stacked
+    layout = plots.axes("number of actions in the stitch", "attempts", _whole_ticks(longest)) | stacked
     by_length = Figure("attempts-by-length", "Attempts by length", "", traces, layout)
     return [by_round, attempts_by_error(attempts, tolerance), by_length]
 
@@ -165,8 +165,8 @@ def attempts_by_error(attempts: Attempts, tolerance: float) -> Figure:
     ranges = [f"{tolerance * 10**low:.2g} to {tolerance * 10**high:.2g}" for low, high in pairwise(edges)]
     settings = {"customdata": ranges, "hovertemplate": "error %{customdata}: %{y:,}"}
     traces = _stacked(plots.numbers(centre + (edges[:-1] + edges[1:]) / 2), attempts, index, **settings)
-    caption = "The error of a stitch is how far it may end from its target."
-    caption += f" The last bar includes {beyond:,} with larger errors." if beyond else ""
+    caption = "The error of a stitch estimates how far from its target it ends."
+    caption += f" The last bar includes {beyond:,} attempts with larger errors." if beyond else ""
     return Figure("attempts-by-error", "Attempts by error", caption, traces, layout)
 
 

@@ -18,15 +18,15 @@ MAX_STARTS = 2000
 MARGIN = 0.05
 """room on both sides of what is drawn, as a share of it"""
 TITLE = "Deploy or hold"
-NO_CERTIFICATE = "no certificate was made"
+NO_CERTIFICATE = "no certificate"
 
 
 def verdict_section(run: Contents) -> Section | None:
-    """The verdict, the numbers that it rests on, and the bounds as bars; None for a run without a certificate."""
+    """The verdict, the numbers that it is based on, and the bounds as bars; None for a run without a certificate."""
     certificate = run.certificate
     if certificate is None:
         return None
-    policies = {"the cloned policy": certificate.clone, "the graph's own policy": certificate.graph}
+    policies = {"the cloned policy": certificate.clone, "the graph's policy": certificate.graph}
     possible = certificate.floor, certificate.ceiling
     return Section(
         TITLE,
@@ -48,7 +48,7 @@ def variants_section(run: Contents) -> Section | None:
         else (name, f"{certificate.clone.lower:.6g}", f"{certificate.clone.upper:.6g}", certificate.verdict)
         for name, certificate in run.variants.items()
     ]
-    text = "Made from the finished run with bats-rl clone and bats-rl certify."
+    text = "These policies and certificates were added to the finished run with bats-rl clone and bats-rl certify."
     table = Table(("name", "lower bound", "upper bound", "verdict"), rows, words=True)
     return Section("Further policies and certificates", text, tables=[table])
 
@@ -81,8 +81,8 @@ def _better_of(names: tuple[str, str], certificates: Mapping[str, Certificate], 
     for name, other in permutations(names):
         if certificates[name].is_better_than(certificates[other]):
             gain = certificates[name].gain_over(certificates[other])
-            return f"{name} is certified to be better than {other} at the starts, by {gain:.4g} or more."
-    return f"{both}: the bounds overlap, so neither is certified to be better at the starts."
+            return f"{name} is certified to be better than {other}, by at least {gain:.4g} in value at the starts."
+    return f"The bounds of {both} overlap, so neither run is certified to be better."
 
 
 def bounds_figure(policies: Mapping[str, StartValue], logged: float | None, possible: tuple[float, float]) -> Figure:
@@ -103,12 +103,12 @@ def bounds_figure(policies: Mapping[str, StartValue], logged: float | None, poss
     room = MARGIN * (max(values) - min(values)) or max(abs(min(values)), 1.0)
     visible = min(values) - room, max(values) + room
     rows = {"tickvals": positions, "ticktext": labels, "range": [-0.6, len(policies) - 0.4], "showgrid": False}
-    layout = plots.axes("value at the starts, discounted", "", {"range": list(visible)}, rows | {"zeroline": False})
+    layout = plots.axes("discounted value at the starts", "", {"range": list(visible)}, rows | {"zeroline": False})
     layout["showlegend"] = False
     if logged is not None:
         layout |= plots.vertical_line(logged, f"value of the log {logged:.4g}", visible)
-    caption = f"Rewards allow {possible[0]:.4g} to {possible[1]:.4g}: a bar that long says nothing. A policy is "
-    caption += "deployed only if its bar lies to the right of the value of the log."
+    caption = f"Possible values are {possible[0]:.4g} to {possible[1]:.4g}; a bar over this whole range gives no "
+    caption += "information. A policy should be deployed only if its bar lies to the right of the value of the log."
     return Figure("bounds", "Lower and upper bounds", caption, traces, layout)
 
 
@@ -120,25 +120,26 @@ def bounds_by_start(certificate: Certificate) -> Figure:
     x = list(range(1, len(order) + 1))
     traces = []
     for name, values, colour, symbol in (
-        ("graph: at most", at.graph_upper, plots.GREY, "triangle-down"),
-        ("graph: at least", at.graph_lower, plots.GREY, "triangle-up"),
-        ("clone: at most", at.clone_upper, plots.BLUE, "triangle-down"),
-        ("clone: at least", at.clone_lower, plots.ORANGE, "triangle-up"),
+        ("graph's policy: upper bound", at.graph_upper, plots.GREY, "triangle-down"),
+        ("graph's policy: lower bound", at.graph_lower, plots.GREY, "triangle-up"),
+        ("cloned policy: upper bound", at.clone_upper, plots.BLUE, "triangle-down"),
+        ("cloned policy: lower bound", at.clone_lower, plots.ORANGE, "triangle-up"),
     ):
         marker, hover = {"color": colour, "size": 5, "symbol": symbol}, f"{name} %{{y:.5g}}<extra></extra>"
         traces.append(plots.scatter(name, x, plots.numbers(values[order]), hover, marker=marker))
-    layout = plots.axes("starts, lowest bound first", "value, discounted") | plots.LEGEND
-    caption = "Where the bounds are wide, the value of episodes that begin there is not known."
+    layout = plots.axes("starts, sorted by the lower bound of the cloned policy", "discounted value") | plots.LEGEND
+    caption = "Wide bounds at a start mean that the value of the policy from this start is not well known."
     if len(order) < len(at.starts):
-        caption += f" {len(order):,} of {len(at.starts):,} starts are drawn."
+        caption += f" The plot shows {len(order):,} of {len(at.starts):,} starts."
     return Figure("bounds-by-start", "Bounds at every start", caption, traces, layout)
 
 
 def _factors_table(certificate: Certificate) -> Table:
-    factors = {"stitches": certificate.graph_factors, "actions of the clone": certificate.clone_factors}
+    factors = {"stitches": certificate.graph_factors, "cloned policy": certificate.clone_factors}
     rows = [(name, f"{one.value:.4g}", f"{one.reward:.4g}", f"{one.windows:,}") for name, one in factors.items()]
-    heading = ("error estimates of", "factor for values", "factor for rewards", "held-out windows")
-    return Table(heading, rows, "what the model's error estimates were multiplied by to hold on held-out rows")
+    heading = ("factors for", "errors of values", "errors of rewards", "held-out windows")
+    purpose = "so that they cover the true errors on held-out rows"
+    return Table(heading, rows, f"factors by which the error estimates are multiplied {purpose}")
 
 
 def _options_table(options: Sequence[Option]) -> Table:
@@ -147,5 +148,5 @@ def _options_table(options: Sequence[Option]) -> Table:
         tolerance = "any" if option.tolerance is None else f"{option.tolerance:g}"
         lower = f"{option.lower:.4g}" if np.isfinite(option.lower) else "not known"
         rows.append((f"{option.penalty:g}", tolerance, f"{option.stitches:,}", lower))
-    heading = ("penalty, the best first", "errors up to", "stitches", "lower bound of the graph's policy")
+    heading = ("penalty (best first)", "tolerance", "stitches", "lower bound of the graph's policy")
     return Table(heading, rows, "penalties and tolerances that were compared")

@@ -3,7 +3,7 @@
     run.json                    what it is a run of: the log, its fingerprint, the seed
     settings.json               the configuration; `bats-rl fit --config` reads it
     log.json                    rows, episodes, names and notes of the log
-    model.safetensors, .json    the learned model, and a card for people
+    model.safetensors, .json    the learned model, and a human-readable summary
     mdp/base.safetensors        the MDP of the log
     mdp/round-0001.safetensors  what round 1 added; it is written last, and with it the round counts as done
     attempts/round-0001.…       everything that round 1 tried
@@ -11,7 +11,7 @@
     metric-0010.safetensors     a learned metric: as it was after round 10
     errors.safetensors          each stitch's error by the last learned metric
     options.jsonl               penalties and tolerances that were compared, best first
-    policy.safetensors, .json   the cloned policy, and a card for people
+    policy.safetensors, .json   the cloned policy, and a human-readable summary
     rollouts.safetensors        the policy's rollouts from the starts, and which of them were cloned
     certificate.json            deploy or hold and why, and the bounds at the starts as a whole
     bounds.safetensors          the bounds at every start
@@ -100,9 +100,15 @@ class Header:
         found = []
         for part in parts:
             own, others = getattr(self, part), getattr(other, part)
-            other_log = f"its log is {self.log}, with other {part} than {other.log}"
-            if own != others:
-                found.append(f"its {part} is {own}, not {others}" if part in ("seed", "reused") else other_log)
+            if own == others:
+                continue
+            if part == "seed":
+                found.append(f"its seed is {own}, not {others}")
+            elif part == "reused":
+                began, begins = ("without --reuse" if run is None else f"with --reuse {run}" for run in (own, others))
+                found.append(f"it was started {began}, not {begins}")
+            else:
+                found.append(f"its log {self.log} has other {part} than {other.log}")
         return found
 
 
@@ -132,6 +138,14 @@ class Timing:
     seconds: float
 
 
+def seconds_by_stage(timings: Iterable[Timing]) -> dict[str, float]:
+    """The time that each stage took in all its rounds, in the order of the stages."""
+    seconds: dict[str, float] = {}
+    for timing in timings:
+        seconds[timing.stage] = seconds.get(timing.stage, 0.0) + timing.seconds
+    return seconds
+
+
 @dataclass(frozen=True)
 class Summary:
     """How a run ended, and what solving it again needs."""
@@ -153,7 +167,7 @@ class Summary:
     value: float
     """and with the stitches"""
     metric: tuple[float, ...]
-    """weight of each number of a state; of ordinary steps where the metric was learned"""
+    """weight of each component of a state; of ordinary steps where the metric was learned"""
 
 
 STAGES: dict[str, tuple[str, ...]] = {
@@ -225,12 +239,12 @@ class RunFolder:
     def header(self) -> Header:
         """What the folder is a run of; `DataError` if it is none, or of another version."""
         if not self.is_run:
-            raise DataError("the folder of a run", "none", file=str(self.path))
+            raise DataError("the folder of a run", "no file run.json in it", file=str(self.path))
         plain = read_json(self._header)
         found = plain.get("version") if isinstance(plain, dict) else None
         if isinstance(found, int) and found != VERSION:
-            made_by = f"It was made by bats-rl {plain.get('package')}."
-            hint = f"{made_by} Fit the log again; its policy.safetensors still loads."
+            made_by = f"It was written by bats-rl {plain.get('package')}."
+            hint = f"{made_by} Fit the log again. The file policy.safetensors can still be loaded."
             raise DataError(f"a run folder of version {VERSION}", f"version {found}", file=str(self._header), hint=hint)
         return read_record(Header, self._header)
 
@@ -243,8 +257,8 @@ class RunFolder:
         """How the run ended; `DataError` if it did not."""
         self.header()
         if not self.is_finished:
-            hint = "Call the `bats-rl fit` that began it again: it continues."
-            raise DataError("a finished run", "an unfinished one", file=str(self.path), hint=hint)
+            hint = "Run the original `bats-rl fit` command again to continue it."
+            raise DataError("a finished run", "an unfinished run", file=str(self.path), hint=hint)
         return read_record(Summary, self._summary)
 
     def log_card(self) -> LogCard:
@@ -293,22 +307,22 @@ class RunFolder:
         if not self.is_run:
             own = ("lock", self._settings.name)
             if any(name not in own and not is_temporary(name) for name in names):
-                raise OutputError(f"{self.path} is not empty and not the folder of a run; choose another.")
+                raise OutputError(f"{self.path} is not empty and is not the folder of a run; choose another folder.")
             return
         differences = self.header().differences(header, "transitions", "rewards", "starts", "seed", "reused")
         changed = setting_differences(self.settings(), config, self.stages_made())
         if differences or changed:
             groups, advice = {name.split(".")[0] for name in changed}, "Choose another folder."
             if not differences and groups == {"certificate"}:
-                advice = f"`bats-rl certify {self.path}` adds another certificate to it."
+                advice = f"`bats-rl certify {self.path}` adds another certificate to this run."
             elif not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
-                advice = f"`bats-rl clone {self.path}` adds another policy to it."
+                advice = f"`bats-rl clone {self.path}` adds another policy to this run."
             found = "; ".join([*differences, *changed.values()])
-            raise OutputError(f"{self.path} is the folder of another run: {found}. {advice}")
+            raise OutputError(f"{self.path} contains another run: {found}. {advice}")
 
     def _remove_leftovers(self) -> None:
         """Removes what a killed process left: temporary files, and what belongs to no finished round."""
-        with output_errors(self.path, "tidied"):
+        with output_errors(self.path, "cleaned up"):
             for path in self.path.rglob(".*"):
                 if is_temporary(path.name):
                     path.unlink()
@@ -340,7 +354,7 @@ class RunFolder:
         error = read_tensors(self._errors, _ERRORS)[0].get("error", np.zeros(0))
         if error.shape != (mdp.stitch_count,):
             expected = f"an error for each of {mdp.stitch_count} stitches"
-            raise DataError(expected, f"{error.shape}", file=str(self._errors))
+            raise DataError(expected, f"an array of shape {error.shape}", file=str(self._errors))
         return with_errors(mdp, error, penalty=mdp.penalty)
 
     def save_errors(self, error: Float[np.ndarray, "C"]) -> None:
@@ -370,11 +384,11 @@ class RunFolder:
         """The records of the finished rounds."""
         records = read_lines(RoundRecord, self._records)[: self.rounds_done]
         if len(records) < self.rounds_done:
-            raise DataError(f"a line for each of {self.rounds_done} rounds", f"{len(records)}", file=str(self._records))
+            raise DataError(f"{self.rounds_done} lines, one for each round", f"{len(records)}", file=str(self._records))
         return records
 
     def metric(self, rounds: int) -> Path:
-        """The file of the metric that was learned after so many rounds."""
+        """The file of the metric that was learned after this number of rounds."""
         return self.path / f"metric-{rounds:04d}.safetensors"
 
     @property
@@ -395,7 +409,7 @@ class RunFolder:
 
     def selection(self) -> Selection:
         """The policy's rollouts from the starts, and which of them were cloned."""
-        return read_struct(Selection, self._rollouts, _ROLLOUTS, one_length=True)[0]
+        return read_struct(Selection, self._rollouts, _ROLLOUTS, one_length=True, renamed={"cut": "threshold"})[0]
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -425,5 +439,5 @@ def _locked(path: Path) -> Iterator[None]:
                 else:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError) as error:
-                raise OutputError(f"Another process works in {path.parent}; wait until it ends.") from error
+                raise OutputError(f"Another process is working in {path.parent}; wait until it ends.") from error
         yield  # closing the file releases the lock

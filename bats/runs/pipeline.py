@@ -130,7 +130,7 @@ def check_settings(dataset: Dataset, config: Config, seed: int) -> None:
     low, high = dataset.rewards.min(), dataset.rewards.max()
     if allowed is not None and not (allowed[0] <= low and high <= allowed[1]):
         logged, given = f"{low:g} to {high:g}", f"{allowed[0]:g} to {allowed[1]:g}"
-        raise SettingError(f"`certificate.reward_range` must hold all logged rewards, {logged}; got {given}.")
+        raise SettingError(f"`certificate.reward_range` must include all logged rewards, {logged}; got {given}.")
 
 
 def trained(job: Job, given: Model | None) -> Model:
@@ -274,8 +274,8 @@ def clone_solved(
         "log": header.log,
         "rollouts": len(selection.kept),
         "rollouts_cloned": int(np.count_nonzero(selection.kept)),
-        "cut": selection.cut,
-        "cut_by": selection.measure,
+        "threshold": selection.threshold,
+        "threshold_measure": selection.measure,
     }
     return replace(policy, support=support, card={**policy.card, **card}), selection
 

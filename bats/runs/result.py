@@ -109,7 +109,7 @@ class Changes(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.penalty is not None and self.penalty_steps is not None:
-            raise SettingError("Give a penalty in reward or in steps, not both.")
+            raise SettingError("Give the penalty either in reward or in steps, not both.")
 
 
 def solve_again(run: RunFolder | Path | str, changes: Changes | None = None) -> Solution:

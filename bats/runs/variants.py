@@ -62,5 +62,6 @@ def certify_again(
     summary, config = run.summary(), replace(run.settings(), certificate=settings)
     clone = load_policy(run.policy) if policy is None else policy
     if clone.card.get("solved_under"):
-        raise SettingError("This policy was cloned from the graph as solved under other settings than the run's own.")
+        reason = "its graph was solved with settings other than the run's own"
+        raise SettingError(f"This policy cannot be certified: {reason}.")
     return certify_solved(run, solve_again(run), clone, load_model(run.model), summary, config, progress)

@@ -62,7 +62,7 @@ def read_text(path: Path | str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("a text file that can be read", str(error), file=str(path)) from error
+        raise DataError("a readable text file", str(error), file=str(path)) from error
 
 
 def is_temporary(name: str) -> bool:

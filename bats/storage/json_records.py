@@ -1,8 +1,8 @@
 """Settings and records as JSON: frozen dataclasses of plain values, written exactly and read strictly.
 
-Supported are numbers, strings, booleans, None, `Literal`, tuples, dataclasses, unions of these, and dictionaries with
-string keys. Anything unknown, missing or of another type is refused with the file and the field. Reading gives back
-what was written; infinities and NaN, which JSON lacks, are written as strings.
+Supported types are numbers, strings, booleans, None, `Literal`, tuples, dataclasses, unions of these, and dictionaries
+with string keys. Anything unknown, missing or of another type is refused with the file and the field. Reading gives
+back what was written; infinities and NaN, which JSON lacks, are written as strings.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from bats.arrays import field_values
-from bats.errors import DataError
+from bats.errors import DataError, SettingError
 from bats.storage.atomic import read_text, write_text
 
 Record = TypeVar("Record")
 SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", NoneType: "null"}
+NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"}
 
 
-def write_record(path: Path, record: object) -> None:
-    """Writes a dataclass as an indented JSON file."""
-    write_text(path, json.dumps(to_plain(record), indent=2, allow_nan=False) + "\n")
+def write_record(path: Path, record: object, *, overwrite: bool = True) -> None:
+    """Writes a dataclass or a dictionary as an indented JSON file."""
+    write_text(path, json.dumps(to_plain(record), indent=2, allow_nan=False) + "\n", overwrite=overwrite)
 
 
 def read_record(kind: type[Record], path: Path) -> Record:
@@ -35,7 +35,7 @@ def read_record(kind: type[Record], path: Path) -> Record:
 
 
 def write_lines(path: Path, records: tuple[object, ...]) -> None:
-    """Writes dataclasses as JSON, one per line."""
+    """Writes dataclasses or dictionaries as JSON, one per line."""
     write_text(path, "".join(json.dumps(to_plain(record), allow_nan=False) + "\n" for record in records))
 
 
@@ -55,7 +55,7 @@ def parse_json(text: str, *, file: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise DataError("JSON", str(error), file=file) from error
+        raise DataError("valid JSON", str(error), file=file) from error
 
 
 def flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -73,7 +73,7 @@ def to_plain(value: object) -> Any:
         value = field_values(value)
     if isinstance(value, dict):
         return {name: to_plain(entry) for name, entry in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [to_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
@@ -81,7 +81,10 @@ def to_plain(value: object) -> Any:
 
 
 def from_plain(kind: type[Record], value: object, *, file: str) -> Record:
-    """The dataclass that a JSON object describes; `DataError` with file and field if it describes anything else."""
+    """The dataclass that a JSON object describes.
+
+    `DataError` for anything else, and `SettingError` for a setting that breaks its rule; both name file and field.
+    """
     return cast(Record, _read(kind, value, file, ""))
 
 
@@ -111,14 +114,15 @@ def _read_dataclass(kind: Any, entries: dict[str, Any], file: str, field: str) -
     names = [each.name for each in fields(kind)]
     for name in [*entries, *names]:
         if name not in names:
-            raise DataError(f"only {', '.join(names)}", f"'{name}'", file=file, field=_join(field, name))
+            raise DataError(f"one of {', '.join(names)}", f"'{name}'", file=file, field=_join(field, name))
         if name not in entries:
-            raise DataError("an entry", "none", file=file, field=_join(field, name))
+            raise DataError("an entry", "no entry", file=file, field=_join(field, name))
     values = {name: _read(hints[name], entries[name], file, _join(field, name)) for name in names}
     try:
         return kind(**values)
-    except ValueError as error:  # the settings' own checks
-        raise DataError("settings that make sense", str(error), file=file, field=field or None) from error
+    except SettingError as error:
+        group = f"field '{field}': " if field else ""
+        raise SettingError(f"{file}: {group}{error}") from error
 
 
 def _read_tuple(kinds: tuple[Any, ...], values: list[Any], file: str, field: str) -> tuple[Any, ...]:
@@ -126,7 +130,7 @@ def _read_tuple(kinds: tuple[Any, ...], values: list[Any], file: str, field: str
     if kinds[1:] == (Ellipsis,):
         kinds = kinds[:1] * len(values)
     if len(kinds) != len(values):
-        raise DataError(f"a list of {len(kinds)}", repr(values), file=file, field=field)
+        raise DataError(f"a list of {len(kinds)} entries", repr(values), file=file, field=field)
     pairs = zip(kinds, values, strict=True)
     return tuple(_read(kind, entry, file, f"{field}[{index}]") for index, (kind, entry) in enumerate(pairs))
 

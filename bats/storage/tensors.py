@@ -48,7 +48,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
         raise DataError("a complete safetensors file", str(error), file=str(path)) from error
     unsigned = json.dumps({name: fact for name, fact in facts.items() if name != "checksum"}, sort_keys=True)
     if checksum(dict(sorted(arrays.items())), unsigned) != facts["checksum"]:
-        raise DataError("content that matches its checksum", "other content: the file is damaged", file=str(path))
+        raise DataError("content that matches its checksum", "different content (the file is damaged)", file=str(path))
     return arrays, facts
 
 
@@ -62,16 +62,20 @@ def write_struct(path: Path, kind: str, struct: object, *, overwrite: bool = Fal
 
 
 def read_struct(
-    struct: type[Struct], path: Path, kind: str, *, one_length: bool = False
+    struct: type[Struct], path: Path, kind: str, *, one_length: bool = False, renamed: Mapping[str, str] = {}
 ) -> tuple[Struct, dict[str, Any]]:
-    """The dataclass and the facts of a file; with `one_length`, its arrays must have the same number of rows."""
+    """The dataclass and the facts of a file; with `one_length`, its arrays must have the same number of rows.
+
+    `renamed` has the present names of facts that earlier versions of the package wrote under other names.
+    """
     arrays, facts = read_tensors(path, kind)
+    facts = {renamed.get(name, name): fact for name, fact in facts.items()}
     names = [field.name for field in fields(struct)]  # type: ignore[arg-type]
     missing = [name for name in names if name not in arrays and name not in facts]
     if missing:
-        raise DataError(f"entries for {', '.join(names)}", f"no {', '.join(missing)}", file=str(path))
+        raise DataError(f"entries for {', '.join(names)}", f"no entry for {', '.join(missing)}", file=str(path))
     if one_length and len({array.shape[:1] for array in arrays.values()}) > 1:
-        raise DataError("arrays of one length", "several lengths", file=str(path))
+        raise DataError("arrays of equal length", "different lengths", file=str(path))
     return struct(**{name: arrays[name] if name in arrays else facts[name] for name in names}), facts
 
 

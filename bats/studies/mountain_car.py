@@ -9,7 +9,6 @@ Every fit has a folder of its own and every plain clone a file, so a study that 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -30,8 +29,7 @@ from bats.presets import changed, preset
 from bats.runs.folder import Header
 from bats.runs.pipeline import fit
 from bats.runs.result import Result
-from bats.storage.atomic import write_text
-from bats.storage.json_records import read_json, to_plain
+from bats.storage.json_records import read_json, to_plain, write_lines
 from bats.studies.car_findings import Findings, VariantFindings
 from bats.studies.car_rollouts import example_rollout, failed_rows, measure_rollouts
 from bats.studies.car_values import measure_bound, measure_values
@@ -110,7 +108,7 @@ def run_study(folder: Path, config: StudyConfig = DEFAULT, *, progress: Progress
     """Fits, plays and measures. `folder` is made, or continued if it holds a study of the same log."""
     log = collect_mountain_car(config.rows, config.log_seed, progress=progress)
     if len(failed_rows(log)) == 0:
-        raise SettingError("Every episode of the log reaches the goal; the study needs one that does not.")
+        raise SettingError("Every episode of the log reaches the goal; the study needs an episode that does not.")
     _claim(folder, log)
     step, steps = count(), 2 * (config.seeds + len(config.variants))
 
@@ -162,11 +160,11 @@ def _claim(folder: Path, log: Dataset) -> None:
     mark = {"study": TASK, "log": Header.of(log, 0).transitions}
     if (folder / STUDY).exists():
         if read_json(folder / STUDY) != mark:
-            raise OutputError(f"{folder} holds another study; choose another folder.")
+            raise OutputError(f"{folder} contains another study or a study of another log; choose another folder.")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} exists already and holds no study; choose another folder.")
-    write_text(folder / STUDY, json.dumps(mark) + "\n")
+        raise OutputError(f"{folder} already exists and does not contain a study; choose another folder.")
+    write_lines(folder / STUDY, (mark,))
 
 
 def _clone_log(folder: Path, log: Dataset, config: CloningConfig, seed: int, progress: Progress) -> Policy:

@@ -85,7 +85,7 @@ def find_task(name: str) -> Task:
     for task in TASKS:
         if name in (task.name, task.environment, task.environment.removeprefix("bats/")):
             return task
-    raise BatsError(f"There is no task called '{name}'; known are {', '.join(TASK_NAMES)}.")
+    raise BatsError(f"There is no task called '{name}'; known tasks: {', '.join(TASK_NAMES)}.")
 
 
 def task_of_environment(environment: Environment) -> Task | None:

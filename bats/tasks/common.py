@@ -15,7 +15,7 @@ Info = dict[str, Any]
 def generator(seed: int) -> np.random.Generator:
     """The random generator of a seed, from which everything in a log or an evaluation is drawn."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise SettingError(f"A seed is a whole number from 0; got {seed!r}.")
+        raise SettingError(f"A seed must be a non-negative integer; got {seed!r}.")
     return np.random.default_rng(int(seed))
 
 

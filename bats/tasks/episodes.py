@@ -128,11 +128,11 @@ def play_rows(
     episodes: list[Episode] = []
     done = 0
     while done < rows:
-        progress("collect", done, rows)
+        progress("collecting", done, rows)
         choose = closed_loop(new_controller())
         episodes += play([environment], choose, seeds=draw_seeds(rng, 1), max_steps=rows - done)
         done += len(episodes[-1])
-    progress("collect", rows, rows)
+    progress("collecting", rows, rows)
     return episodes
 
 
@@ -164,5 +164,5 @@ def _as_row(observation: Any) -> Float[np.ndarray, "D"]:
     """A copy of an observation as a row of floats; a discrete one is a row of one number."""
     row = np.array(observation).ravel()  # copied, as some environments write every observation into the same array
     if row.dtype.kind not in "biuf":
-        raise SettingError(f"Only observations that are numbers can be acted on; got {type(observation).__name__}.")
+        raise SettingError(f"Observations must be numbers or arrays of numbers; got {type(observation).__name__}.")
     return row if row.dtype.kind == "f" else row.astype(np.float64)

@@ -18,7 +18,7 @@ from bats.tasks.episodes import Controller, as_dataset, play_rows
 
 TASK = "hopper"
 ENVIRONMENT = "Hopper-v5"
-SUMMARY = "a disturbed posture controller, 11 numbers a state, 100,000 rows"
+SUMMARY = "a posture controller with action noise, states of size 11, 100,000 rows"
 LOG_ROWS = 100_000
 ANGLE_GAIN, SPEED_GAIN = 1.0, 0.1
 MAX_NOISE = 1.0
@@ -37,7 +37,8 @@ def collect_hopper(rows: int | None, seed: int, *, progress: Progress = no_progr
     try:
         environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:  # Gymnasium needs `imageio` besides MuJoCo
-        raise BatsError(f"This task needs more than is installed: pip install 'bats-rl[mujoco]' ({error})") from error
+        needs = "This task needs packages that are not installed"
+        raise BatsError(f"{needs}: pip install 'bats-rl[mujoco]' ({error})") from error
 
     def new_controller() -> Controller:
         # a strength per episode, so that the log has steady episodes as well as early falls

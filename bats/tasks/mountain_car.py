@@ -20,7 +20,7 @@ from bats.tasks.episodes import as_dataset, closed_loop, play, play_rows
 
 TASK = "mountain-car"
 ENVIRONMENT = "MountainCarContinuous-v0"
-SUMMARY = "20 random episodes and 5 of an expert, about 20,600 rows"
+SUMMARY = "20 random episodes and 5 episodes of an expert, about 20,600 rows"
 EXPERT_FORCE = 0.6
 EXPERT_EPISODES, RANDOM_EPISODES = 5, 20
 EPISODE_STEPS = 999
@@ -70,7 +70,7 @@ def collect_mountain_car(
     expert_rows = sum(len(episode) for episode in expert)
     random_rows = usual_rows if rows is None else rows - expert_rows
     if random_rows < 0:
-        raise BatsError(f"The expert's {expert_episodes} episodes alone take {expert_rows} rows; {rows} are too few.")
+        raise BatsError(f"The {expert_episodes} expert episodes need {expert_rows} rows; a log of {rows} is too short.")
 
     def random_action(observation: np.ndarray) -> Float32[np.ndarray, "1"]:
         return action_rng.uniform(-1, 1, 1).astype(np.float32)

@@ -38,7 +38,7 @@ class World:
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1 or max(self.shape) < 2:
-            raise BatsError(f"`shape` must have positive sides, one of them over 1; got {self.shape}.")
+            raise BatsError(f"`shape` must have positive sides, at least one of them above 1; got {self.shape}.")
 
     @property
     def action_count(self) -> int:
@@ -55,7 +55,7 @@ class World:
     def step(self, positions: Positions, actions: Int[np.ndarray, "N"]) -> tuple[Positions, RowNumbers, RowFlags]:
         """The next positions, the rewards, and whether the task has ended."""
         if actions.min(initial=0) < 0 or actions.max(initial=0) >= self.action_count:
-            raise SettingError(f"Actions are numbered from 0 to {self.action_count - 1}; got {actions}.")
+            raise SettingError(f"Actions must be integers from 0 to {self.action_count - 1}; got {actions}.")
         moved = positions.copy()
         moved[np.arange(len(moved)), actions // 2] += np.where(actions % 2 == 1, 1, -1)
         moved = np.clip(moved, 0, np.array(self.shape) - 1)  # a move against the edge
@@ -110,7 +110,7 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
     def step(self, action: np.int64 | int) -> tuple[Float[np.ndarray, "K"], float, bool, bool, Info]:
         """One move."""
         if not self.action_space.contains(action):
-            raise SettingError(f"An action is a whole number from 0 to {self.world.action_count - 1}; got {action!r}.")
+            raise SettingError(f"An action must be an integer from 0 to {self.world.action_count - 1}; got {action!r}.")
         self._position, rewards, ended = self.world.step(self._position, np.array([action]))
         return self._position[0].astype(np.float64), float(rewards[0]), bool(ended[0]), False, {}
 

@@ -123,7 +123,10 @@ def test_starts_outside_the_logs_support_hold_whatever_the_bounds() -> None:
 def test_the_verdict_is_deploy_or_hold_with_all_reasons() -> None:
     deployed, held = simple_certificate(3.0, 4.0), simple_certificate(3.0, 4.0, reasons=("One.", "Another."))
     assert deployed.deploy
-    assert deployed.verdict == "deploy: at 90% confidence it earns more than the log did"
+    assert (
+        deployed.verdict
+        == "deploy: at 90% confidence, the cloned policy's value is higher than the value of the logged behaviour"
+    )
     assert not held.deploy
     assert held.verdict == "hold: One. Another."
 

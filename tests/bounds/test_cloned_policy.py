@@ -24,7 +24,6 @@ from bats.bounds.cloned_policy import (
 from bats.bounds.error_calibration import MIN_FACTOR
 from bats.bounds.error_estimates import ErrorEstimator
 from bats.data.dataset import Dataset
-from bats.errors import DataError
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.solve import policy_iteration
 from bats.model.ensemble import one_hot
@@ -103,6 +102,38 @@ def test_a_policy_that_stays_has_the_value_of_its_position() -> None:
     assert np.all(lower <= truth + 1e-4)
     assert np.all(truth <= upper + 1e-4)
     assert np.mean(upper - lower) < 0.1  # estimates have a smallest size, so bounds are not quite points
+
+
+class Explosive(Conveyor):
+    """The line, but predictions from beyond 0.5 are not finite."""
+
+    def delta(self, states: Array, actions: Array) -> tuple[Array, Array]:
+        delta, std = super().delta(states, actions)
+        return jnp.where(states > 0.5, jnp.nan, delta), std
+
+
+def test_nothing_is_known_after_a_prediction_that_diverges() -> None:
+    states, errors = positions(), estimator()
+    simulator = replace(errors.context.simulator, dynamics=Explosive(errors.context.dynamics.networks))
+    errors = replace(errors, context=replace(errors.context, simulator=simulator))
+    clone, diverges = moving(states), states[:, 0] > 0.5
+    support = JointSupport.of(clone, states, errors.context.metric)
+    rollouts = roll_out_and_restart(support, states, np.arange(len(states)), errors, gamma=GAMMA)
+    anchors = slice(len(states))
+    np.testing.assert_array_equal(np.isinf(rollouts.end_error[anchors]), diverges)
+    assert np.isfinite(rollouts.end).all()
+    assert np.isfinite(rollouts.reward).all()
+    assert rollouts.end[anchors][~diverges].max() > 0.5  # steps before the divergence count
+    lower, upper = chain_of(rollouts, clone, errors, CalibrationFactors(1.0, 1.0, 100)).bounds(0.0, 100.0)
+    np.testing.assert_array_equal(lower[anchors][diverges], 0.0)
+    np.testing.assert_array_equal(upper[anchors][diverges], 100.0)
+    assert np.all(lower[anchors][~diverges] > 0)
+
+    log = Dataset.from_arrays(states, np.zeros((len(states), 1)), states[:, 0], next_observations=states)
+    solution = policy_iteration(from_dataset(log, gamma=GAMMA))
+    bounds, factors = bound_clone(solution, clone, errors, floor=0.0, ceiling=100.0)
+    assert factors.known
+    assert np.all(bounds.lower <= bounds.upper)
 
 
 def test_rollouts_are_restarted_where_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,30 +284,3 @@ def test_with_too_few_held_out_rows_the_clone_may_have_any_possible_value() -> N
     bounds, factors = bound_clone(policy_iteration(mdp), staying(path), unknown, floor=-1.0, ceiling=10.0)
     assert not factors.known
     assert (bounds.start.lower, bounds.start.upper) == pytest.approx((-1.0, 10.0))
-
-
-def diverging_beyond(limit: float) -> ErrorEstimator:
-    """Errors of a model whose predictions diverge beyond a position."""
-
-    class Diverging(Conveyor):
-        def delta(self, states: Array, actions: Array) -> tuple[Array, Array]:
-            delta, std = super().delta(states, actions)
-            return jnp.where(states > limit, jnp.inf, delta), std
-
-    errors = estimator()
-    simulator = replace(errors.context.simulator, dynamics=Diverging(errors.context.dynamics.networks))
-    return replace(errors, context=replace(errors.context, simulator=simulator))
-
-
-def test_a_rollout_ends_before_its_prediction_diverges() -> None:
-    states = positions()
-    rollouts = roll_out_clone(moving(states), states, diverging_beyond(1.05), gamma=GAMMA)
-    assert rollouts.length.max() < roll_out_clone(moving(states), states, estimator(), gamma=GAMMA).length.max()
-    for part in (rollouts.end, rollouts.reward, rollouts.reward_error, rollouts.value_error):
-        assert np.isfinite(part).all()
-
-
-def test_predictions_that_diverge_at_once_are_reported() -> None:
-    states = positions()
-    with pytest.raises(DataError, match=f"{len(states)} of {len(states)} that are not"):
-        roll_out_clone(staying(states), states, diverging_beyond(-1.0), gamma=GAMMA)

@@ -307,7 +307,7 @@ def test_errors_that_make_no_sense_are_refused() -> None:
         with pytest.raises(SettingError, match=message):
             islands_bounds(ErrorBounds(end_value))
     for reward_range in ((0.0, 0.5), (0.5, 1.0), (0.0, np.inf)):
-        with pytest.raises(SettingError, match="must hold all logged rewards"):
+        with pytest.raises(SettingError, match="must include all logged rewards"):
             islands_bounds(ErrorBounds(np.zeros(1), reward_range=reward_range))
     with pytest.raises(SettingError, match="`rewards` must have an entry for each action; got 1 per stitch"):
         islands_bounds(ErrorBounds(np.zeros(1), rewards=np.zeros((1, 1, 2))))

@@ -27,7 +27,7 @@ def test_validate_prints_the_facts_and_the_notes(grid: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "1,000" in printed
     assert "discrete: 4 actions" in printed
-    assert "every one led to the same state each time" in printed
+    assert "each had the same outcome every time" in printed
     assert "no problems" in printed
 
 
@@ -43,7 +43,7 @@ def test_validate_shows_the_decisions_that_were_made_before_the_log_was_written(
         timeouts=timeouts,
     )
     assert main(["data", "convert", "log.npz", "log.hdf5"]) == 0
-    assert "in reading the log; `bats-rl validate` shows them" in capsys.readouterr().out
+    assert "made while reading the log; `bats-rl validate` shows them" in capsys.readouterr().out
     assert main(["validate", "log.hdf5"]) == 0
     assert "decision: In the original log: The log has no next states" in capsys.readouterr().out
 
@@ -64,7 +64,7 @@ def test_the_published_layout_of_a_maze_can_be_requested(capsys: pytest.CaptureF
     assert "wrote 2,000 rows in the published layout to maze2d-umaze-0.hdf5" in capsys.readouterr().out
     assert main(["validate", "maze2d-umaze-0.hdf5"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "joined because the states" in printed
+    assert "did not end an episode, because the states" in printed
     assert "'infos/goal'" in printed
     assert main(["data", "collect", "maze2d-umaze", "--published", "--out", "minari:a/b-v0"]) == 2
     assert "HDF5" in error_text(capsys)
@@ -77,7 +77,7 @@ def test_nothing_is_overwritten_and_an_unknown_format_is_refused(
     assert main(["data", "collect", "grid", "--rows", "100", "--seed", "1"]) == 2
     assert "grid-1.hdf5 exists already" in error_text(capsys)
     assert main(["data", "convert", str(grid), "copy.txt"]) == 2
-    assert "a log is written as .hdf5 or to minari:ID" in error_text(capsys)
+    assert "a log can only be written to a .hdf5 file or to minari:ID" in error_text(capsys)
     assert grid.read_bytes() == before
     assert [path.name for path in Path().iterdir()] == ["grid-1.hdf5"]
 

@@ -54,7 +54,7 @@ def test_promised_replayed_and_cloned_returns_stand_side_by_side(run: Path, caps
     assert 0 < kept.mean() < 1
     assert main(["evaluate", str(run), "--episodes", "40", "--seed", "2"]) == 0
     printed = capsys.readouterr()
-    expected = "the log is named chain-lying.hdf5, so the policy is played in chain;"
+    expected = "the log is named chain-lying.hdf5, so the policy is evaluated in chain;"
     assert expected in " ".join(printed.err.split())
     saved = json.loads((run / "evaluation.json").read_text())
     low, high = interval(kept, seed=2)
@@ -63,7 +63,7 @@ def test_promised_replayed_and_cloned_returns_stand_side_by_side(run: Path, caps
     assert saved["cloned"]["mean_return"] == played.mean_return
     own = {"environment": CHAIN_ENVIRONMENT, "starts": "the environment's own", "episodes": 40, "seed": 2}
     assert {name: fact for name, fact in saved.items() if not isinstance(fact, dict)} == own
-    assert f"run, played in {CHAIN_ENVIRONMENT}; starts: the environment's own; seed 2" in printed.out
+    assert f"run in {CHAIN_ENVIRONMENT}; starts: the environment's own; seed 2" in printed.out
     shown = table(printed.out)
     assert shown[""] == ["promised", "replayed", "cloned"]
     assert shown["mean return"] == ["1", f"{kept.mean():.5g}", f"{played.mean_return:.5g}"]
@@ -77,7 +77,7 @@ def test_promised_replayed_and_cloned_returns_stand_side_by_side(run: Path, caps
 def test_an_evaluation_is_not_overwritten_unless_asked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "evaluation.json").write_text("{}")
     assert main(["evaluate", str(run), "--task", "no-such-task"]) == 2
-    assert "run/evaluation.json exists already; choose another name, or --overwrite" in error_text(capsys)
+    assert "run/evaluation.json exists already; choose another name or use --overwrite" in error_text(capsys)
     assert (run / "evaluation.json").read_text() == "{}"
     assert main(["evaluate", str(run), "--overwrite", "--quiet"]) == 0
     assert json.loads((run / "evaluation.json").read_text())["episodes"] == 100
@@ -96,7 +96,7 @@ def test_a_policys_own_file_is_played_and_only_what_is_requested_is_written(
     arguments = ["evaluate", "run/policy.safetensors", "--environment", CHAIN_ENVIRONMENT, "--episodes", "5"]
     assert main([*arguments, "--record", "played.hdf5"]) == 0
     printed = capsys.readouterr()
-    assert "so the policy is played in" not in printed.err
+    assert "so the policy is evaluated in" not in printed.err
     assert table(printed.out)[""] == ["cloned"]
     log = load_dataset("played.hdf5")
     assert log.episode_ends.sum() == 5
@@ -107,7 +107,7 @@ def test_a_policys_own_file_is_played_and_only_what_is_requested_is_written(
     assert main([*arguments, "--record", "played.hdf5"]) == 2
     assert "played.hdf5 exists already" in error_text(capsys)
     assert main([*arguments, "--record", "played.txt"]) == 2
-    assert "recorded as .hdf5" in error_text(capsys)
+    assert "recorded in a .hdf5 file" in error_text(capsys)
 
 
 def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,19 +115,22 @@ def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys
     card = {**policy.card, "solved_under": {"gamma": 0.5}}
     save_policy(replace(policy, card=card), "other.safetensors")
     assert main(["evaluate", "other.safetensors", "--task", "chain", "--episodes", "2"]) == 0
-    assert "cloned from its run as solved under gamma 0.5" in capsys.readouterr().out
+    assert "cloned from the run's graph, solved again with gamma 0.5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--task", "grid", "--environment", "bats/grid-v0"], "Give a --task or an --environment, not both"),
-        (["run", "--task", "maze"], "There is no task called 'maze'; known are maze2d-umaze"),
-        (["run", "--task", "grid"], "The policy looks at 1 number, but 'bats/grid-v0' shows 2 numbers"),
+        (["run", "--task", "grid", "--environment", "bats/grid-v0"], "Give either --task or --environment, not both"),
+        (["run", "--task", "maze"], "There is no task called 'maze'; known tasks: maze2d-umaze"),
+        (
+            ["run", "--task", "grid"],
+            "The policy expects observations of size 1, but 'bats/grid-v0' has observations of size 2",
+        ),
         (["run", "--environment", "nowhere-v0"], "Gymnasium cannot make 'nowhere-v0'"),
         (["run", "--episodes", "0"], "at least 1 episode; got 0"),
-        (["run", "--seed", "-1"], "A seed is a whole number from 0; got -1"),
-        (["."], "expected the folder of a run, found none"),
+        (["run", "--seed", "-1"], "A seed must be a non-negative integer; got -1"),
+        (["."], "expected the folder of a run, found no file run.json in it"),
         (["absent.safetensors"], "found no such file"),
         (["run/mdp/base.safetensors"], "expected bats-policy version"),
     ],
@@ -147,7 +150,7 @@ def test_for_a_policy_without_the_name_of_its_log_the_error_says_what_to_give(
     save_policy(replace(load_policy(run / "policy.safetensors"), card={}), "bare.safetensors")
     assert main(["evaluate", "bare.safetensors"]) == 2
     message = error_text(capsys)
-    assert "The name of this file does not say where to play its policy: give --task (maze2d-umaze" in message
+    assert "this file is not named after a task. Give --task (maze2d-umaze" in message
     assert "or --environment with the id of a Gymnasium environment" in message
 
 
@@ -156,8 +159,8 @@ def test_an_unfinished_run_has_no_policy_to_play_or_export(run: Path, capsys: py
     for command in (["evaluate", "run"], ["export", "run", "policy.onnx"]):
         assert main(command) == 2
         message = error_text(capsys)
-        assert "expected a finished run, found an unfinished one" in message
-        assert "Call the `bats-rl fit` that began it again" in message
+        assert "expected a finished run, found an unfinished run" in message
+        assert "Run the original `bats-rl fit` command again" in message
 
 
 def test_playing_and_exporting_need_no_jax(run: Path) -> None:

@@ -68,7 +68,7 @@ def test_an_interrupted_fit_continues_and_ends_as_one_from_python_does(
     with monkeypatch.context() as patch:
         patch.setattr("bats.cli.fit.round_line", interrupt)
         assert fit() == 130
-    assert "the same command continues after the last finished round" in error_text(capsys)
+    assert "call the same command again to continue from the last saved state" in error_text(capsys)
     assert RunFolder(run).rounds_done == 2
     assert fit() == 0
     printed = capsys.readouterr()
@@ -97,7 +97,7 @@ def test_starting_again_says_so_and_prints_the_same_facts(run: Path, capsys: pyt
     before = folder_bytes(run)
     assert fit() == 0
     printed = capsys.readouterr().out
-    assert f"{RUN} was finished before; nothing was left to do" in printed
+    assert f"{RUN} was already finished; nothing was done" in printed
     assert f"{LOG}: stitched and solved" in printed
     records, summary = RunFolder(run).records(), RunFolder(run).summary()
     assert summary.value > summary.log_value
@@ -118,7 +118,8 @@ def test_a_fit_shows_its_policy_and_the_next_commands(run: Path, capsys: pytest.
     card = json.loads((run / "policy.json").read_text())
     assert shown["policy"] == f"{RUN}/policy.safetensors"
     kept = f"{np.count_nonzero(selection.kept)} of {len(selection.kept)}"
-    assert shown["rollouts cloned"] == f"{kept}: share of the best return nearby at least {selection.cut:.4g}"
+    threshold = f"{selection.threshold:.1%} of the best return from nearby starts"
+    assert shown["rollouts cloned"] == f"{kept} (return at least {threshold})"
     assert shown["validation error"].startswith(f"{card['validation_error']:.4g} ")
     after = printed[printed.index("next:") :]
     for command in ("evaluate", "report", "export", "solve"):
@@ -140,16 +141,18 @@ def test_a_fit_ends_with_bounds_and_the_verdict(run: Path, capsys: pytest.Captur
 def test_a_verdict_to_deploy_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_certificate(simple_certificate(3.0, 4.0), Console())
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "deploy: at 90% confidence it earns more than the log did"
+    assert (
+        last == "deploy: at 90% confidence, the cloned policy's value is higher than the value of the logged behaviour"
+    )
 
 
 def test_the_chosen_option_is_shown(finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = load_result(finished_run)
     options = (Option(30.0, None, 20, 1.0), Option(3.0, 0.5, 10, 0.5))
     print_result(replace(result, options=options), finished_run, Console())
-    assert "penalty 30, all stitches: the best lower bound of 2 options" in capsys.readouterr().out
+    assert "penalty 30, stitches with any error; best lower bound of 2 options" in capsys.readouterr().out
     print_result(replace(result, options=options[::-1]), finished_run, Console())
-    assert "penalty 3, errors up to 0.5: the best lower bound of 2 options" in capsys.readouterr().out
+    assert "penalty 3, stitches with errors below 0.5; best lower bound of 2 options" in capsys.readouterr().out
     print_result(result, finished_run, Console())
     assert "options" not in capsys.readouterr().out
 
@@ -161,13 +164,13 @@ def test_the_chosen_option_is_shown(finished_run: Path, capsys: pytest.CaptureFi
         (["--seed", "-1"], "`seed` must not be negative; got -1"),
         (["--gamma", "2"], "`gamma` must be strictly between 0 and 1; got 2.0"),
         (["--stitch.rounds", "5"], "its stitch.rounds is 2, not 5. Choose another folder"),
-        (["--certificate.confidence", "0.5"], f"`bats-rl certify {RUN}` adds another certificate to it"),
-        (["--cloning.hidden", "64,64"], f"`bats-rl clone {RUN}` adds another policy to it"),
+        (["--certificate.confidence", "0.5"], f"`bats-rl certify {RUN}` adds another certificate to this run"),
+        (["--cloning.hidden", "64,64"], f"`bats-rl clone {RUN}` adds another policy to this run"),
         (["--seed", "4", "--out", RUN], "its seed is 0, not 4"),
-        (["--out", "."], ". is not empty and not the folder of a run"),
+        (["--out", "."], ". is not empty and is not the folder of a run"),
         (
             ["--certificate.reward-range", "0,0.5", "--out", "narrow"],
-            "must hold all logged rewards, 0 to 1; got 0 to 0.5",
+            "must include all logged rewards, 0 to 1; got 0 to 0.5",
         ),
     ],
 )
@@ -185,5 +188,5 @@ def test_a_policy_of_a_log_named_after_no_task_is_not_played_unless_the_environm
 ) -> None:
     policy = load_policy(run / "policy.safetensors")
     assert main(["evaluate", str(run)]) == 2
-    assert f"The name of the log {policy.card['log']} does not say where to play its policy" in error_text(capsys)
+    assert f"the log {policy.card['log']} is not named after a task" in error_text(capsys)
     assert not (run / "evaluation.json").exists()

@@ -20,7 +20,7 @@ def test_errors_go_to_stderr_with_exit_code_2(capsys: pytest.CaptureFixture[str]
     assert printed.out == ""
     assert "error: absent.hdf5" in printed.err
     assert main(["data", "collect", "no-such-task"]) == 2
-    assert "known are maze2d-umaze" in error_text(capsys)
+    assert "known tasks: maze2d-umaze" in error_text(capsys)
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["data"], ["data", "no-such-command"], ["collect"]])
@@ -74,7 +74,7 @@ def test_an_interrupted_command_ends_with_130_and_leaves_nothing(
 
     monkeypatch.setattr("bats.cli.data.load_dataset", interrupt)
     assert main(["data", "convert", "log.csv", "log.hdf5"]) == 130
-    assert "interrupted; nothing was left half written" in error_text(capsys)
+    assert "interrupted; no file is incomplete" in error_text(capsys)
     assert os.listdir() == []  # noqa: PTH208
 
 

@@ -61,7 +61,10 @@ def test_an_old_folder_is_refused_with_advice(
     assert main(arguments) == 2
     message = error_text(capsys)
     assert "old/run.json: expected a run folder of version 6, found version 5." in message
-    assert "It was made by bats-rl 0.1.0. Fit the log again; its policy.safetensors still loads." in message
+    assert (
+        "It was written by bats-rl 0.1.0. Fit the log again. The file policy.safetensors can still be loaded."
+        in message
+    )
     assert folder_bytes(Path()) == before
 
 

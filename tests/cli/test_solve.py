@@ -73,7 +73,7 @@ def test_solving_a_run_again_changes_what_is_requested_and_nothing_else(
     assert main(["solve", str(run)]) == 0
     printed = capsys.readouterr().out
     assert facts(printed)["value at the starts"] == f"{summary.value:.6g} (discount 0.95)"
-    assert "no settings were changed" in printed
+    assert "no setting was changed" in printed
     for free in (["--penalty", "0"], ["--penalty-steps", "0"]):
         assert float(solve(capsys, str(run), *free)["value at the starts"].split()[0]) > summary.value
     bare = solve(capsys, str(run), "--tolerance", "1e-9", "--save", "bare")
@@ -105,7 +105,7 @@ def test_the_policy_of_a_run_that_was_solved_again_can_be_cloned(run: Path, caps
     assert main(["solve", *arguments]) == 2
     assert "corner.safetensors exists already" in error_text(capsys)
     assert main(["evaluate", "corner.safetensors", "--environment", "MountainCarContinuous-v0"]) == 2
-    assert "takes Box" in error_text(capsys)
+    assert "expects Box" in error_text(capsys)
     assert folder_bytes(run) == before
 
 
@@ -120,13 +120,13 @@ def test_a_run_is_solved_for_another_goal_or_reward(run: Path, capsys: pytest.Ca
     by_function = solve(capsys, str(run), "--reward", "my_rewards:corner", "--steps", "50")
     del by_goal["seconds"], by_function["seconds"]
     assert by_goal == by_function
-    assert by_goal["undiscounted return"].endswith("in at most 50 steps")
+    assert by_goal["mean undiscounted return"].endswith("in at most 50 steps")
     for name, message in (
         ("my_rewards:short", "A reward function must return one finite number for each of"),
         ("my_rewards:broken", "The reward my_rewards:broken failed: ZeroDivisionError"),
         ("my_rewards:absent", "could not be loaded: AttributeError"),
         ("no_such_module:f", "could not be loaded: ModuleNotFoundError"),
-        ("my_rewards", "must look like package.module:function"),
+        ("my_rewards", "must have the form package.module:function"),
     ):
         assert main(["solve", str(run), "--reward", name]) == 2
         assert message in error_text(capsys)
@@ -135,12 +135,12 @@ def test_a_run_is_solved_for_another_goal_or_reward(run: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--penalty", "1"], "--penalty is for the folder of a run"),
-        (["--penalty-steps", "1"], "--penalty-steps is for the folder of a run"),
-        (["--goal", "1,2"], "--goal is for the folder of a run"),
-        (["--policy", "p.safetensors"], "--policy is for the folder of a run"),
-        (["--gamma", "1"], "`gamma` must lie strictly between 0 and 1"),
-        (["--gamma", "0"], "`gamma` must lie strictly between 0 and 1"),
+        (["--penalty", "1"], "--penalty needs a run folder"),
+        (["--penalty-steps", "1"], "--penalty-steps needs a run folder"),
+        (["--goal", "1,2"], "--goal needs a run folder"),
+        (["--policy", "p.safetensors"], "--policy needs a run folder"),
+        (["--gamma", "1"], "`gamma` must be strictly between 0 and 1"),
+        (["--gamma", "0"], "`gamma` must be strictly between 0 and 1"),
         (["--dead-end-value", "nan"], "must"),
         (["--save", "small.hdf5"], "small.hdf5 exists already"),
     ],
@@ -155,17 +155,17 @@ def test_what_does_not_suit_a_log_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--actions", "discrete"], "--columns, --actions and --timeouts are for reading a log"),
-        (["--goal", "1,2"], "--goal and --radius need each other"),
-        (["--radius", "1"], "--goal and --radius need each other"),
-        (["--goal", "1,2,3", "--radius", "1"], "A goal can have at most 2 numbers here; got 3"),
-        (["--goal", "1", "--radius", "1", "--reward", "a:b"], "Give a --reward or a --goal, not both"),
+        (["--actions", "discrete"], "--columns, --actions and --timeouts are only for logs"),
+        (["--goal", "1,2"], "--goal and --radius must be given together"),
+        (["--radius", "1"], "--goal and --radius must be given together"),
+        (["--goal", "1,2,3", "--radius", "1"], "A state has 2 components, but the goal has 3"),
+        (["--goal", "1", "--radius", "1", "--reward", "a:b"], "Give either --reward or --goal, not both"),
         (["--penalty", "-1"], "`penalty` must be finite and at least 0; got -1.0"),
-        (["--penalty", "1", "--penalty-steps", "1"], "Give a penalty in reward or in steps, not both"),
+        (["--penalty", "1", "--penalty-steps", "1"], "Give the penalty either in reward or in steps, not both"),
         (["--tolerance", "0"], "`tolerance` must be positive"),
         (["--steps", "0"], "--steps must be at least 1; got 0"),
         (["--save", "run"], "run exists already"),
-        (["--policy", "p.onnx"], "p.onnx: a policy is written as .safetensors"),
+        (["--policy", "p.onnx"], "p.onnx: a policy can only be written to a .safetensors file"),
         (["--policy", "run/run.safetensors"], "run.json exists already"),
         (["--gamma", "1"], "`gamma` must be strictly between 0 and 1"),
     ],
@@ -185,7 +185,7 @@ def test_clone_adds_a_policy_beside_the_first_one(run: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     file = "run/policies/even.safetensors"
     assert facts(printed)["policy"] == file
-    assert f"`bats-rl certify run --policy {file}` bounds it" in printed
+    assert f"bats-rl certify run --policy {file}  # compute bounds on its value" in printed
     even = replace(SMALL, rollouts=replace(SMALL.rollouts, uniform_share=1.0))
     expected = clone_again(run, config=even)
     assert same_answers(load_policy(file), expected)
@@ -218,15 +218,15 @@ def test_certify_adds_a_certificate_named_after_what_was_changed(run: Path, caps
     ("arguments", "message"),
     [
         (["certify", "run", "--confidence", "1"], "`confidence` must be strictly between 0 and 1; got 1.0"),
-        (["certify", "run", "--reward-range", "0,0.5"], "`reward_range` must hold all logged rewards"),
+        (["certify", "run", "--reward-range", "0,0.5"], "`reward_range` must include all logged rewards"),
         (["certify", "run", "--policy", "absent.safetensors"], "found no such file"),
-        (["certify", "run", "--name", "../elsewhere"], "--name may have letters, digits"),
-        (["certify", "."], "expected the folder of a run, found none"),
-        (["clone", "run", "--name", ".hidden"], "--name may have letters, digits"),
+        (["certify", "run", "--name", "../elsewhere"], "--name may contain only letters, digits"),
+        (["certify", "."], "expected the folder of a run, found no file run.json in it"),
+        (["clone", "run", "--name", ".hidden"], "--name may contain only letters, digits"),
         (["clone", "run", "--name", "wide", "--cloning.hidden", "0"], "`hidden` must be finite and at least 1"),
         (["clone", "run", "--name", "wide", "--penalty", "-1"], "`penalty` must be finite and at least 0"),
         (["clone", "run", "--name", "high", "--rollouts.min-return", "1e9"], "Lower `rollouts.min_return`"),
-        (["clone", ".", "--name", "wide"], "expected the folder of a run, found none"),
+        (["clone", ".", "--name", "wide"], "expected the folder of a run, found no file run.json in it"),
     ],
 )
 def test_what_cannot_be_cloned_or_certified_is_refused_and_nothing_is_written(

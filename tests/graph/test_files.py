@@ -104,10 +104,10 @@ def test_missing_rounds_and_rounds_of_another_mdp_are_refused(tmp_path: Path) ->
     save_rounds(tmp_path / "a", seed=1)
     save_rounds(tmp_path / "b", seed=2)
     (tmp_path / "a" / "round-0002.safetensors").replace(tmp_path / "kept")
-    with pytest.raises(DataError, match=r"expected round 2 next, found round-0003"):
+    with pytest.raises(DataError, match=r"expected the file of round 2, found round-0003"):
         load_mdp(tmp_path / "a")
     (tmp_path / "b" / "round-0002.safetensors").replace(tmp_path / "a" / "round-0002.safetensors")
-    with pytest.raises(DataError, match="one of another MDP"):
+    with pytest.raises(DataError, match="a round of another MDP"):
         load_mdp(tmp_path / "a")
 
 
@@ -115,10 +115,10 @@ def test_a_file_that_would_mislead_a_kernel_is_refused(tmp_path: Path) -> None:
     """Its checksum is right, as in a file that was made to do harm."""
     mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
     save_mdp(replace(mdp, target=np.array([1, 7], dtype=np.int32)), tmp_path / "base")
-    with pytest.raises(DataError, match="expected targets that exist"):
+    with pytest.raises(DataError, match="every edge must lead to an existing state"):
         load_mdp(tmp_path / "base")
     save_mdp(mdp, tmp_path / "rounds")
     stitches = random_stitches(mdp, np.random.default_rng(0))
     save_round(replace(stitches, target=stitches.target + 7), tmp_path / "rounds", stitch_round=1)
-    with pytest.raises(DataError, match="expected real targets that exist"):
+    with pytest.raises(DataError, match="every target must be an existing real state"):
         load_mdp(tmp_path / "rounds")

@@ -208,13 +208,13 @@ def test_the_edges_that_a_state_had_keep_their_order_and_come_first(mdp: Tabular
 
 
 STITCH_DEFECTS: list[tuple[dict[str, np.ndarray], str]] = [
-    ({"source": np.array([9])}, "sources that exist"),
-    ({"target": np.array([-1])}, "real targets that exist"),
-    ({"length": np.array([3])}, "lengths from 1 to 2"),
-    ({"length": np.array([0])}, "lengths from 1 to 2"),
-    ({"reward": np.array([[np.nan, 0.0]])}, "finite rewards"),
-    ({"planning_error": np.array([-1.0])}, "finite rewards, states and errors"),
-    ({"action": np.zeros((1, 2, 3))}, "one entry of each kind"),
+    ({"source": np.array([9])}, "every source must be an existing state"),
+    ({"target": np.array([-1])}, "every target must be an existing real state"),
+    ({"length": np.array([3])}, "lengths must be between 1 and 2"),
+    ({"length": np.array([0])}, "lengths must be between 1 and 2"),
+    ({"reward": np.array([[np.nan, 0.0]])}, "rewards, states and errors must be finite"),
+    ({"planning_error": np.array([-1.0])}, "rewards, states and errors must be finite"),
+    ({"action": np.zeros((1, 2, 3))}, "one entry per stitch and step"),
 ]
 
 
@@ -232,19 +232,19 @@ def test_defective_stitches_are_refused(change: dict[str, np.ndarray], message: 
 
 
 MDP_DEFECTS: list[tuple[dict[str, object], str]] = [
-    ({"target": np.array([1, 7], dtype=np.int32)}, "targets that exist"),
-    ({"first_edge": np.array([0, 99, 2], dtype=np.int64)}, "edges sorted by source"),
-    ({"first_edge": np.array([0, 99, 2], dtype=np.uint64)}, "one signed offset per state"),
-    ({"first_edge": np.array([0, 1], dtype=np.int64)}, "one signed offset per state"),
-    ({"real_count": 99}, "no more real states than states"),
-    ({"discount": np.array([0.9, 1.5])}, "discounts from 0 to gamma"),
-    ({"reward": np.array([0.0, np.inf])}, "finite rewards"),
-    ({"starts": np.array([5])}, "starts that exist"),
-    ({"start_weights": np.array([-1.0])}, "a nonnegative weight"),
-    ({"gamma": 1.0}, "gamma strictly between 0 and 1"),
-    ({"stitch": np.array([NO_STITCH, 0], dtype=np.int32)}, "stitches that were counted"),
-    ({"planning_error": np.array([0.0, -1.0], dtype=np.float32)}, "finite rewards and errors"),
-    ({"action": np.zeros((3, 1))}, "one entry of each kind per edge"),
+    ({"target": np.array([1, 7], dtype=np.int32)}, "every edge must lead to an existing state"),
+    ({"first_edge": np.array([0, 99, 2], dtype=np.int64)}, "edges must be sorted by source"),
+    ({"first_edge": np.array([0, 99, 2], dtype=np.uint64)}, "`first_edge` must have state_count + 1 signed integers"),
+    ({"first_edge": np.array([0, 1], dtype=np.int64)}, "`first_edge` must have state_count + 1 signed integers"),
+    ({"real_count": 99}, "there cannot be more real states than states"),
+    ({"discount": np.array([0.9, 1.5])}, "discounts must be between 0 and gamma"),
+    ({"reward": np.array([0.0, np.inf])}, "rewards must be finite"),
+    ({"starts": np.array([5])}, "starts must be existing states"),
+    ({"start_weights": np.array([-1.0])}, "a non-negative weight"),
+    ({"gamma": 1.0}, "gamma must be strictly between 0 and 1"),
+    ({"stitch": np.array([NO_STITCH, 0], dtype=np.int32)}, "every edge must refer to an existing stitch"),
+    ({"planning_error": np.array([0.0, -1.0], dtype=np.float32)}, "errors finite and non-negative"),
+    ({"action": np.zeros((3, 1))}, "one entry per edge"),
 ]
 
 

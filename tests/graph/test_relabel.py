@@ -62,7 +62,7 @@ def test_another_gamma_keeps_terminations_and_another_reward_sees_every_transiti
         with_reward(mdp, lambda states, actions, after: np.full(3, np.nan))
     with pytest.raises(SettingError, match="gamma"):
         with_gamma(mdp, 1.0)
-    with pytest.raises(SettingError, match="0 stitches"):
+    with pytest.raises(SettingError, match="0 entries, one per stitch"):
         prune(mdp, np.ones(3, dtype=bool))
 
 
@@ -113,7 +113,7 @@ def test_a_goal_is_rewarded_within_its_radius_by_the_first_numbers_of_the_next_s
     states, actions = np.zeros((3, 3)), np.zeros((3, 1))
     after = np.array([[1.0, 1.5, 9.0], [1.0, 1.6, 0.0], [0.0, 0.0, 0.0]])
     assert reward(states, actions, after).tolist() == [1.0, 0.0, 0.0]
-    with pytest.raises(SettingError, match="at most 1 numbers"):
+    with pytest.raises(SettingError, match="A state has 1 components, but the goal has 2"):
         reward(states[:, :1], actions, after[:, :1])
 
 

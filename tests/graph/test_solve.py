@@ -166,7 +166,7 @@ def test_the_policy_is_greedy_for_its_own_value(mdp: TabularMDP, dead_end_value:
 
 def test_a_policy_that_takes_an_edge_of_another_state_is_refused() -> None:
     mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
-    with pytest.raises(SettingError, match="State 0 has the edges 0 to 0; the policy takes 1"):
+    with pytest.raises(SettingError, match="State 0 has the edges 0 to 0, but the policy chooses edge 1"):
         policy_value(mdp, np.array([1, 1]))
     with pytest.raises(SettingError, match="must have 2 entries"):
         policy_value(mdp, np.array([0]))

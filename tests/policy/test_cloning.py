@@ -148,7 +148,7 @@ def test_a_single_demonstration_is_enough_and_none_is_refused() -> None:
         weights=np.zeros(0),
         group=np.zeros(0, dtype=np.int64),
     )
-    with pytest.raises(DataError, match="rows to clone"):
+    with pytest.raises(DataError, match="at least one row to clone"):
         clone(none, config, seed=0)
 
 

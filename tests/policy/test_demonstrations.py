@@ -19,7 +19,7 @@ from bats.policy.demonstrations import (
     Selection,
     demonstrate,
     logged_rows,
-    natural_cut,
+    natural_threshold,
     shares_of_best,
 )
 from tests.mdps import mdp_from_edges, stitches_between
@@ -58,8 +58,8 @@ def test_rollouts_can_be_chosen_by_their_return_wherever_they_start() -> None:
     solution = first_edge_solution(mdp_from_edges(7, TWO_REGIONS, starts=(0, 1, 2, 3)))
     _, selection = demonstrated(solution, RolloutConfig(steps=5, min_return=91.0))
     assert selection.kept.tolist() == [True, True, False, False]
-    assert (selection.cut, selection.by_return) == (91, True)
-    with pytest.raises(DataError, match="100 at most"):
+    assert (selection.threshold, selection.by_return) == (91, True)
+    with pytest.raises(DataError, match="a return of at least 101, found a maximum of 100"):
         demonstrated(solution, RolloutConfig(steps=5, min_return=101.0))
 
 
@@ -107,7 +107,7 @@ def test_rollouts_from_starts_set_no_cut_for_those_from_stitched_states() -> Non
     logged = mdp_from_edges(23, [(0, 1, 0.0), (1, 1, 1.0), *((state, 22, 0.0) for state in stitched)], starts=(0,))
     mdp = add_stitches(logged, stitches_between(list(stitched), [1, *stitched][:20]), stitch_round=1)
     rows, selection = demonstrated(policy_iteration(mdp), RolloutConfig(steps=100))
-    assert selection.cut == 1.0
+    assert selection.threshold == 1.0
     assert len(set(rows.states[:, 0]) - {0.0, 1.0}) >= 10  # at least half of their weight stays
 
 
@@ -121,12 +121,12 @@ def test_the_cut_found_from_the_data_separates_good_from_bad_and_keeps_half() ->
     rng = np.random.default_rng(0)
     good, bad = rng.uniform(0.9, 1.0, 80), rng.uniform(0.0, 0.4, 20)
     share = rng.permutation(np.concatenate([good, bad]))
-    assert natural_cut(share, np.ones(100)) == good.min()
+    assert natural_threshold(share, np.ones(100)) == good.min()
     mostly_bad = np.concatenate([good[:20], rng.uniform(0.0, 0.4, 80)])
-    kept = mostly_bad >= natural_cut(mostly_bad, np.ones(100))
+    kept = mostly_bad >= natural_threshold(mostly_bad, np.ones(100))
     assert 0.5 <= kept.mean() < 1
-    assert natural_cut(np.ones(5), np.ones(5)) == 1
-    assert natural_cut(np.array([0.3]), np.ones(1)) == 0.3
+    assert natural_threshold(np.ones(5), np.ones(5)) == 1
+    assert natural_threshold(np.array([0.3]), np.ones(1)) == 0.3
 
 
 def test_of_many_starts_some_are_drawn_by_weight_and_the_same_for_the_same_seed(

@@ -39,7 +39,7 @@ def test_an_onnx_file_that_would_answer_otherwise_is_not_written(
 ) -> None:
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr("bats.policy.onnx.AGREEMENT", -1.0)
-    with pytest.raises(BatsError, match=r"would differ from the policy by .*; nothing was written"):
+    with pytest.raises(BatsError, match=r"differs from the policy by .*, so it was not written"):
         export_onnx(some_policy(), tmp_path / "policy.onnx")
     assert not (tmp_path / "policy.onnx").exists()
 

@@ -84,7 +84,7 @@ def test_an_observation_of_the_wrong_shape_or_type_is_refused(odd: object) -> No
 
 def test_layers_that_do_not_fit_together_are_refused() -> None:
     policy = some_policy()
-    with pytest.raises(SettingError, match="from 3 numbers to 4"):
+    with pytest.raises(SettingError, match="must take 3 inputs, the last must give 4 outputs"):
         replace(policy, weights=policy.weights[1:], biases=policy.biases[1:])
     with pytest.raises(SettingError, match="must have the same length"):
         replace(policy, std=policy.std[1:])
@@ -98,5 +98,5 @@ def test_sampling_needs_a_generator_and_support_needs_a_sample_of_the_log() -> N
         lambda: policy.support_distance(np.zeros(3)),
         lambda: policy.support_limit,
     ):
-        with pytest.raises(SettingError, match="its support is unknown"):
+        with pytest.raises(SettingError, match="its support is not known"):
             call()

@@ -18,7 +18,7 @@ import pytest
 import bats.report.html
 from bats.cli.main import main
 from bats.data.episodes import Note
-from bats.errors import DataError, OutputError, SettingError
+from bats.errors import BatsError, DataError, OutputError, SettingError
 from bats.report.contents import Contents, evenly_spaced
 from bats.report.maps import MAX_UNPROJECTED, plane_of
 from bats.report.page import compare_reports, write_report
@@ -83,7 +83,7 @@ def test_the_report_shows_how_the_run_ended(page: Path, finished_run: Path, cont
     assert facts["stitch.tolerance"] == "2"
     assert facts["held-out rows"] == "50"
     assert "none in the log" in text_of(page)
-    assert facts["together"] == f"{sum(timing.seconds for timing in run.timings()):.1f} s"
+    assert facts["total"] == f"{sum(timing.seconds for timing in run.timings()):.1f} s"
 
 
 def test_a_log_with_terminations_is_not_said_to_have_none(run_copy: Path, tmp_path: Path) -> None:
@@ -103,7 +103,9 @@ def test_the_plots_show_what_the_rounds_did(page: Path, finished_run: Path) -> N
         counts = {trace["name"]: sum(trace["y"]) for trace in plots[name]["traces"]}
         assert sum(counts.values()) == tried
         assert counts["accepted"] == sum(record.accepted for record in records)
-        assert counts["model unreliable nearby"] == sum(record.refused.get("unreliable", 0) for record in records)
+        assert counts["model unreliable near the plan"] == sum(
+            record.refused.get("unreliable", 0) for record in records
+        )
     by_round = {trace["name"]: trace["y"] for trace in plots["attempts-by-round"]["traces"]}
     assert by_round["accepted"] == [record.accepted for record in records]
     assert sum(plots["returns"]["traces"][0]["y"]) == pytest.approx(1, abs=1e-3)
@@ -118,7 +120,7 @@ def test_attempts_of_any_error_are_counted_on_their_side_of_the_tolerance() -> N
     accepted, refused = figure.traces
     assert sum(count for x, count in zip(accepted["x"], accepted["y"], strict=True) if x < np.log10(0.4)) == 4
     assert sum(count for x, count in zip(refused["x"], refused["y"], strict=True) if x > np.log10(0.4)) == 5
-    assert "3 with larger errors" in figure.caption
+    assert "3 attempts with larger errors" in figure.caption
     assert figure.layout["xaxis"]["ticktext"] == ["0.0004", "0.004", "0.04", "0.4", "4", "40", "400"]
 
 
@@ -141,8 +143,8 @@ def test_rollouts_are_drawn_step_by_step_in_their_colours(page: Path, contents: 
         """Points less one for each piece, which ends with a gap."""
         return len(traces[name]["x"]) - 2 * traces[name]["x"].count(None)
 
-    assert steps("steps along stitches") == np.count_nonzero(stitched)
-    assert steps("steps of the log") == np.count_nonzero((edges >= 0) & ~stitched)
+    assert steps("stitched steps") == np.count_nonzero(stitched)
+    assert steps("logged steps") == np.count_nonzero((edges >= 0) & ~stitched)
 
 
 def test_nothing_is_loaded_and_no_script_from_outside_may_run(page: Path, hostile: Path, tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_hostile_text_is_shown_and_not_executed(hostile: Path, tmp_path: Path) -
     assert plots["evaluation"]["layout"]["xaxis"]["ticktext"][1] == label(HOSTILE) + "<br>9"
     facts = facts_of(page)
     assert facts["card " + SCRIPT] == facts["environment"] == HOSTILE
-    assert facts["rows cloned from"] == facts["model and graph begun with"] == LINK
+    assert facts["training rows"] == facts["model and graph reused from"] == LINK
     assert facts["hidden layers"] == f"8, {SCRIPT}"
 
 
@@ -197,7 +199,7 @@ def test_runs_are_shown_side_by_side(finished_run: Path, hostile: Path, tmp_path
     names = [trace["name"] for trace in plots["value-by-round"]["traces"]]
     assert names == [finished_run.name, "&lt;b&gt;hostile"]
     assert all(sum(trace["y"]) == pytest.approx(1, abs=1e-3) for trace in plots["returns"]["traces"])
-    with pytest.raises(SettingError, match="two runs or more; got 1"):
+    with pytest.raises(SettingError, match="at least two runs; got 1"):
         compare_reports([finished_run], tmp_path / "one.html")
 
 
@@ -229,11 +231,11 @@ def test_states_of_any_width_are_projected_to_a_plane(contents: Contents, width:
 
 
 def test_what_is_not_a_finished_run_is_refused(copy_run: CopyRun, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected the folder of a run, found none"):
+    with pytest.raises(DataError, match=r"expected the folder of a run, found no file run\.json in it"):
         write_report(tmp_path / "nowhere")
     unfinished = copy_run("unfinished")
     (unfinished / "finished.json").unlink()
-    with pytest.raises(DataError, match="expected a finished run, found an unfinished one"):
+    with pytest.raises(DataError, match="expected a finished run, found an unfinished run"):
         write_report(unfinished)
     assert not (unfinished / "report.html").exists()
 
@@ -256,7 +258,7 @@ def test_what_is_not_a_finished_run_is_refused(copy_run: CopyRun, tmp_path: Path
 )
 def test_files_that_were_edited_wrongly_by_hand_are_named(run_copy: Path, file: str, changes: dict[str, Any]) -> None:
     edit_json(run_copy / file, **changes)
-    with pytest.raises(DataError, match=re.escape(file)):
+    with pytest.raises(BatsError, match=re.escape(file)):
         write_report(run_copy)
 
 

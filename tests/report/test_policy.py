@@ -37,37 +37,38 @@ def evaluated(folder: Path, evaluation: object) -> Path:
 def test_the_bars_count_the_saved_rollouts_on_their_side_of_the_cut(run_copy: Path, tmp_path: Path) -> None:
     selection = RunFolder(run_copy).selection()
     share = np.linspace(0.2, 1.0, len(selection.share))
-    RunFolder(run_copy).save_selection(replace(selection, share=share, kept=share >= 0.7, cut=0.7))
+    RunFolder(run_copy).save_selection(replace(selection, share=share, kept=share >= 0.7, threshold=0.7))
     page = write_report(run_copy, tmp_path / "page.html")
     plot, facts = plots_of(page)["selection"], facts_of(page)
     bars, kept = bars_of(plot), int(np.count_nonzero(share >= 0.7))
     assert sum(bars["cloned"].values()) == kept
-    assert sum(bars["left out"].values()) == len(share) - kept
+    assert sum(bars["not cloned"].values()) == len(share) - kept
     assert all(x > 0.7 for x, count in bars["cloned"].items() if count)
-    assert all(x < 0.7 for x, count in bars["left out"].items() if count)
+    assert all(x < 0.7 for x, count in bars["not cloned"].items() if count)
     assert plot["layout"]["shapes"][0]["x0"] == 0.7
-    assert plot["layout"]["xaxis"]["title"]["text"] == "share of the best return nearby"
+    assert plot["layout"]["xaxis"]["title"]["text"] == "share of the best return from nearby starts"
     assert facts["cloned"] == f"{kept} ({kept / len(share):.1%})"
-    assert facts["cut"] == "0.7"
-    assert facts["rollouts"] == f"{len(share)}, 1,000 steps at most"
+    assert facts["threshold"] == "0.7"
+    assert facts["rollouts"] == f"{len(share)}, at most 1,000 steps each"
 
 
-def selected(measured: list[float], cut: float) -> Selection:
-    """Rollouts with these returns, cut by them."""
+def selected(measured: list[float], threshold: float) -> Selection:
+    """Rollouts with these returns, selected by them."""
     returns, count = np.array(measured), len(measured)
     weights = np.full(count, 1 / count)
-    return Selection(np.arange(count), weights, returns, np.ones(count), returns >= cut, cut, by_return=True, steps=100)
+    kept = returns >= threshold
+    return Selection(np.arange(count), weights, returns, np.ones(count), kept, threshold, by_return=True, steps=100)
 
 
 @pytest.mark.parametrize(
-    ("measured", "cut"),
+    ("measured", "threshold"),
     [
         ([1.0, 2.0, 3.0, 10.0], 3.0),
         ([5.0, 5.0, 5.0], 5.0),  # all alike
         ([1.0, 2.0, 4.0], 4.0),  # the best alone is kept
-        ([1.0, 2.0, 4.0], -7.0),  # a cut far below all
+        ([1.0, 2.0, 4.0], -7.0),  # a threshold far below all
         ([1.0, 2.0, 4.0], -1e300),
-        ([1.0, 2.0, 4.0], 4.0 - 1e-12),  # a cut just below the best
+        ([1.0, 2.0, 4.0], 4.0 - 1e-12),  # a threshold just below the best
         ([-3.5, 0.1, 0.2, 0.3], 0.2),
         ([0.1, np.nextafter(0.1, 1), 0.1], 0.1),  # all but alike
         ([0.1, np.nextafter(0.1, 0), 0.1], 0.1),
@@ -76,29 +77,29 @@ def selected(measured: list[float], cut: float) -> Selection:
         (list(np.random.default_rng(0).normal(size=1000)), 0.123),
     ],
 )
-def test_no_rollout_is_lost_or_on_the_wrong_side_whatever_the_returns(measured: list[float], cut: float) -> None:
-    figure = selection_figure(selected(measured, cut))
+def test_no_rollout_is_lost_or_on_the_wrong_side_whatever_the_returns(measured: list[float], threshold: float) -> None:
+    figure = selection_figure(selected(measured, threshold))
     bars = bars_of({"traces": figure.traces})
-    above = sum(value >= cut for value in measured)
+    above = sum(value >= threshold for value in measured)
     assert sum(bars["cloned"].values()) == above
-    assert sum(bars.get("left out", {}).values()) == len(measured) - above
+    assert sum(bars.get("not cloned", {}).values()) == len(measured) - above
     assert len(bars["cloned"]) <= 50
-    assert all(x > cut for x, count in bars["cloned"].items() if count)
-    assert all(x < cut for x, count in bars.get("left out", {}).items() if count)
+    assert all(x > threshold for x, count in bars["cloned"].items() if count)
+    assert all(x < threshold for x, count in bars.get("not cloned", {}).items() if count)
     low, high = figure.layout["xaxis"]["range"]
-    assert low < min(*measured, cut)
-    assert high > max(*measured, cut)
+    assert low < min(*measured, threshold)
+    assert high > max(*measured, threshold)
     assert 0.95 * (high - low) / figure.traces[0]["width"] < 600  # bars can be seen
 
 
 def test_a_cut_of_returns_is_drawn_over_returns(run_copy: Path, tmp_path: Path) -> None:
     selection = RunFolder(run_copy).selection()
-    cut = float(np.median(selection.returns))
-    kept = selection.returns >= cut
-    RunFolder(run_copy).save_selection(replace(selection, kept=kept, cut=cut, by_return=True))
+    threshold = float(np.median(selection.returns))
+    kept = selection.returns >= threshold
+    RunFolder(run_copy).save_selection(replace(selection, kept=kept, threshold=threshold, by_return=True))
     plot = plots_of(write_report(run_copy, tmp_path / "page.html"))["selection"]
     assert plot["layout"]["xaxis"]["title"]["text"] == "return"
-    assert plot["layout"]["shapes"][0]["x0"] == cut
+    assert plot["layout"]["shapes"][0]["x0"] == threshold
     assert sum(bars_of(plot)["cloned"].values()) == kept.sum()
 
 
@@ -123,7 +124,7 @@ def test_returns_are_those_of_the_saved_rollouts_weighted_by_their_starts(finish
 def test_rollouts_of_another_graph_are_refused(run_copy: Path) -> None:
     run = RunFolder(run_copy)
     run.save_selection(replace(run.selection(), start=run.selection().start + 10**6))
-    with pytest.raises(DataError, match="expected rollouts from the starts of this graph"):
+    with pytest.raises(DataError, match="expected rollouts from the start states of this graph"):
         write_report(run_copy)
 
 
@@ -131,10 +132,10 @@ def test_the_policy_is_described_and_its_lines_load_it(finished_run: Path, tmp_p
     page = write_report(finished_run, tmp_path / "page.html")
     facts, card = facts_of(page), json.loads((finished_run / "policy.json").read_text())
     assert facts["hidden layers"] == "8"
-    assert facts["rows cloned from"] == f"{card['rows']:,}"
+    assert facts["training rows"] == f"{card['rows']:,}"
     assert facts["validation error"] == f"{card['validation_error']:.6g}"
     assert facts["rollouts cloned"] == f"{card['rollouts_cloned']} of {card['rollouts']}"
-    assert facts["cut by"] == card["cut_by"]
+    assert facts["threshold measure"] == card["threshold_measure"]
     assert facts["cloning batch size"] == "32"
     lines = re.search(r"<pre><code>(.*?)</code></pre>", page.read_text(), re.DOTALL)
     assert lines is not None
@@ -200,8 +201,8 @@ def test_returns_of_the_clones_are_compared_where_they_are_known(
 ) -> None:
     first = evaluated(copy_run("first"), EVALUATION)
     rows = rows_of(compare_reports([first, finished_run], tmp_path / "compared.html"))
-    assert rows["cloned: mean return"] == ["9.5", "not known"]
-    assert rows["cloned: score"] == ["61.25", "not known"]
+    assert rows["mean return of the cloned policy"] == ["9.5", "not known"]
+    assert rows["score of the cloned policy"] == ["61.25", "not known"]
     selection = RunFolder(finished_run).selection()
     assert rows["rollouts cloned"] == [f"{np.count_nonzero(selection.kept)} of {len(selection.kept)}"] * 2
     neither = rows_of(compare_reports([finished_run, copy_run("second")], tmp_path / "neither.html"))

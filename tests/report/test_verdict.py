@@ -42,7 +42,10 @@ def test_the_verdict_comes_first_with_its_reasons_and_numbers(finished_run: Path
 
 def test_a_policy_without_a_reason_to_hold_is_to_be_deployed(run_copy: Path, tmp_path: Path) -> None:
     page = write_report(bounded(run_copy, 6.0, 8.0), tmp_path / "page.html")
-    assert "Deploy: at 95% confidence it earns more than the log did" in text_of(page)
+    assert (
+        "Deploy: at 95% confidence, the cloned policy's value is higher than the value of the logged behaviour"
+        in text_of(page)
+    )
     assert facts_of(page)["lower bound"] == "6"
 
 
@@ -59,8 +62,11 @@ def test_bars_reach_from_the_lower_to_the_upper_bound_and_the_log_is_a_line(run_
     assert low < certificate.floor
     assert high > certificate.ceiling
     drawn = {trace["name"]: trace["y"] for trace in plots["bounds-by-start"]["traces"]}
-    assert len(drawn["clone: at least"]) == len(certificate.at_starts.starts)
-    assert all(low <= high for low, high in zip(drawn["graph: at least"], drawn["graph: at most"], strict=True))
+    assert len(drawn["cloned policy: lower bound"]) == len(certificate.at_starts.starts)
+    assert all(
+        low <= high
+        for low, high in zip(drawn["graph's policy: lower bound"], drawn["graph's policy: upper bound"], strict=True)
+    )
 
 
 def test_bounds_that_are_all_the_same_can_be_drawn() -> None:
@@ -74,7 +80,7 @@ def test_many_starts_are_thinned(finished_run: Path) -> None:
     many = {name: np.resize(array, 5000) for name, array in vars(certificate.at_starts).items()}
     figure = bounds_by_start(replace(certificate, at_starts=replace(certificate.at_starts, **many)))
     assert {len(trace["x"]) for trace in figure.traces} == {2000}
-    assert figure.caption.endswith("2,000 of 5,000 starts are drawn.")
+    assert figure.caption.endswith("The plot shows 2,000 of 5,000 starts.")
 
 
 def test_hostile_reasons_and_names_stay_text(finished_run: Path, copy_run: CopyRun, tmp_path: Path) -> None:
@@ -92,12 +98,12 @@ def test_hostile_reasons_and_names_stay_text(finished_run: Path, copy_run: CopyR
 def test_of_two_runs_the_page_says_which_is_certified_to_be_better(copy_run: CopyRun, tmp_path: Path) -> None:
     low, high = bounded(copy_run("low"), 1.0, 3.0), bounded(copy_run("high"), 3.5, 5.0)
     text = text_of(compare_reports([low, high], tmp_path / "better.html"))
-    assert "high is certified to be better than low at the starts, by 0.5 or more." in text
+    assert "high is certified to be better than low, by at least 0.5 in value at the starts." in text
     text = text_of(compare_reports([high, low], tmp_path / "worse.html"))
-    assert "high is certified to be better than low at the starts, by 0.5 or more." in text
+    assert "high is certified to be better than low, by at least 0.5 in value at the starts." in text
     touching = bounded(copy_run("touching"), 3.0, 9.0)
     page = compare_reports([low, touching], tmp_path / "overlap.html")
-    assert "the bounds overlap, so neither is certified to be better" in text_of(page)
+    assert "overlap, so neither run is certified to be better" in text_of(page)
     assert [trace["base"] for trace in plots_of(page)["bounds"]["traces"]] == [[1.0], [3.0]]
     assert "shapes" in plots_of(page)["bounds"]["layout"]
 
@@ -121,7 +127,7 @@ def test_a_run_without_a_certificate_is_shown_without_one(
     page = write_report(bare, tmp_path / "bare.html")
     assert "Deploy or hold" not in text_of(page)
     assert "bounds" not in plots_of(page)
-    assert "no certificate was made" in text_of(compare_reports([bare, finished_run], tmp_path / "one.html"))
+    assert "no certificate" in text_of(compare_reports([bare, finished_run], tmp_path / "one.html"))
     assert "Deploy or hold" not in text_of(compare_reports([bare, also_bare], tmp_path / "none.html"))
 
 
@@ -141,7 +147,11 @@ def test_further_policies_and_certificates_have_a_table_of_their_own(run_copy: P
     page = write_report(run_copy, tmp_path / "page.html")
     rows = rows_of(page)
     assert title in text_of(page)
-    assert rows["wide"] == ["6", "8", "deploy: at 95% confidence it earns more than the log did"]
+    assert rows["wide"] == [
+        "6",
+        "8",
+        "deploy: at 95% confidence, the cloned policy's value is higher than the value of the logged behaviour",
+    ]
     assert rows["confidence-0.99"][2] == certificate_of(run_copy).verdict
-    assert rows["narrow"] == ["", "", "no certificate was made under this name"]
+    assert rows["narrow"] == ["", "", "no certificate under this name"]
     assert "unfinished" not in rows

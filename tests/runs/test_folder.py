@@ -94,7 +94,7 @@ def test_another_run_is_refused_with_the_differences_and_nothing_is_touched(
     run: RunFolder, header: Header, config: Config, message: str
 ) -> None:
     before = folder_bytes(run.path)
-    with pytest.raises(OutputError, match=rf"{run.path} is the folder of another run: {message}\. Choose another"):
+    with pytest.raises(OutputError, match=rf"{run.path} contains another run: {message}\. Choose another"):
         claim(run, header, config)
     assert folder_bytes(run.path) == before
 
@@ -222,7 +222,7 @@ def test_a_damaged_header_or_damaged_settings_are_reported_with_the_field(run: R
     header = json.loads(path.read_text())
     for changed, message in (
         ({**header, "version": 99}, f"expected a run folder of version {VERSION}, found version 99"),
-        ({**header, "seed": "0"}, "field 'seed': expected a whole number"),
+        ({**header, "seed": "0"}, "field 'seed': expected an integer"),
         ({**header, "extra": 1}, "field 'extra': expected only version"),
         ([], "expected an object"),
     ):
@@ -232,10 +232,10 @@ def test_a_damaged_header_or_damaged_settings_are_reported_with_the_field(run: R
     path.write_text(json.dumps(header))
     settings = run.path / "settings.json"
     settings.write_text(json.dumps({"gamma": 0.9}))
-    with pytest.raises(DataError, match=r"settings\.json: field 'metric': expected an entry, found none"):
+    with pytest.raises(DataError, match=r"settings\.json: field 'metric': expected an entry, found no entry"):
         claim(run)
     settings.unlink()
-    with pytest.raises(DataError, match=r"settings\.json: expected a text file that can be read"):
+    with pytest.raises(DataError, match=r"settings\.json: expected a readable text file"):
         claim(run)
 
 
@@ -349,6 +349,6 @@ def test_checksums_depend_on_the_content_of_a_log_and_not_on_its_name() -> None:
 def test_the_selection_of_rollouts_is_read_as_it_was_saved(finished_run: Path) -> None:
     selection = RunFolder(finished_run).selection()
     assert len(selection.kept) == len(selection.start) == len(selection.returns)
-    assert np.all(selection.share[selection.kept] >= selection.cut)
-    assert selection.measure == "share of the best return nearby"
+    assert np.all(selection.share[selection.kept] >= selection.threshold)
+    assert selection.measure == "share of the best return from nearby starts"
     assert selection.steps == 1000

@@ -133,7 +133,7 @@ def test_progress_is_reported_for_every_stage(without_policy: Path) -> None:
     stages: list[str] = []
     fit(small_log(), SMALL, folder=without_policy, progress=lambda stage, done, total: stages.append(stage))
     names = {stage.split(" (")[0] for stage in stages}
-    assert {"stitching", "cloning", "bounding the policy"} <= names
+    assert {"stitching", "cloning", "computing bounds"} <= names
 
 
 @pytest.mark.usefixtures("no_training")
@@ -173,7 +173,7 @@ def test_a_cut_that_no_rollout_reaches_leaves_a_folder_that_continues_with_anoth
     result = fit(small_log(), replace(config, rollouts=RolloutConfig(min_return=0.0)), folder=without_policy)
     selection = RunFolder(without_policy).selection()
     assert selection.by_return
-    assert selection.cut == 0.0
+    assert selection.threshold == 0.0
     assert result.policy.card["rollouts_cloned"] == np.count_nonzero(selection.kept) > 0
 
 
@@ -186,7 +186,7 @@ def test_what_options_were_ranked_with_may_not_change_once_they_are_ranked(witho
         replace(CHOOSING, choice=ChoiceConfig(penalties=(40.0,))),
         replace(CHOOSING, final_tolerance=0.5),
     ):
-        with pytest.raises(OutputError, match="is the folder of another run"):
+        with pytest.raises(OutputError, match="contains another run"):
             fit(small_log(), changed, folder=without_policy)
 
 
@@ -261,7 +261,7 @@ def test_a_range_that_does_not_hold_all_logged_rewards_is_refused_before_any_wor
     tmp_path: Path, reward_range: tuple[float, float]
 ) -> None:
     narrow = replace(SMALL, certificate=CertificateConfig(reward_range=reward_range))
-    with pytest.raises(SettingError, match="must hold all logged rewards, 0 to 1"):
+    with pytest.raises(SettingError, match="must include all logged rewards, 0 to 1"):
         fit(small_log(), narrow, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -87,13 +87,13 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path, changes: dict[st
 
 def test_only_a_finished_run_can_be_solved_again_or_loaded(tmp_path: Path) -> None:
     for read in (lambda path: solve_again(RunFolder(path)), load_result):
-        with pytest.raises(DataError, match="expected the folder of a run, found none"):
+        with pytest.raises(DataError, match=r"expected the folder of a run, found no file run\.json in it"):
             read(tmp_path)
     run = RunFolder(tmp_path / "run")
     with run.claimed(HEADER, CONFIG):
         pass
     for read in (lambda path: solve_again(RunFolder(path)), load_result):
-        with pytest.raises(DataError, match=r"expected a finished run, found an unfinished one.*it continues"):
+        with pytest.raises(DataError, match=r"expected a finished run, found an unfinished run.*it continues"):
             read(run.path)
 
 
@@ -135,6 +135,6 @@ def test_a_result_whose_folder_is_gone_is_a_failure_to_read_not_to_write(copy_ru
     folder = copy_run("gone")
     result = load_result(folder)
     shutil.rmtree(folder)
-    with pytest.raises(DataError, match="gone: expected the folder of a run, found none"):
+    with pytest.raises(DataError, match=r"gone: expected the folder of a run, found no file run\.json in it"):
         result.save(tmp_path / "kept")
     assert not (tmp_path / "kept").exists()

@@ -63,7 +63,7 @@ def test_an_existing_file_is_kept_unless_overwriting_is_allowed(tmp_path: Path) 
 def test_existing_files_are_refused_before_any_work_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "second").write_text("old")
     paths = (tmp_path / "first", tmp_path / "second")
-    with pytest.raises(OutputError, match="second exists already; choose another name, or --overwrite"):
+    with pytest.raises(OutputError, match="second exists already; choose another name or use --overwrite"):
         refuse_existing(*paths, hint=", or --overwrite")
     refuse_existing(*paths, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["second"]
@@ -83,7 +83,7 @@ def test_text_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_a_failure_to_read_is_never_reported_as_a_failure_to_write(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\xfa")
     for name in ("missing", "binary", "."):
-        with pytest.raises(DataError, match="a text file that can be read"):
+        with pytest.raises(DataError, match="a readable text file"):
             write_text(tmp_path / "copy", read_text(tmp_path / name))
     assert not (tmp_path / "copy").exists()
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.config import CandidateConfig, CertificateConfig, Config, ModelConfig, NeighbourConfig, StitchConfig
-from bats.errors import DataError
+from bats.errors import BatsError, DataError
 from bats.presets import PRESETS
 from bats.storage.json_records import (
     flatten,
@@ -112,27 +112,31 @@ def changed_default(name: str, value: Any) -> Any:
     [
         ("gamma", "0.9", "field 'gamma': expected a number, found '0.9'"),
         ("gamma", True, "field 'gamma': expected a number, found True"),
-        ("gamma", 1.5, "expected settings that make sense, found `gamma` must be strictly between 0 and 1; got 1.5"),
+        ("gamma", 1.5, "`gamma` must be strictly between 0 and 1; got 1.5"),
         ("metric", "miles", "field 'metric': expected steps, raw, std, bisimulation, found 'miles'"),
         ("final_tolerance", [], r"field 'final_tolerance': expected a number or null, found \[\]"),
         ("penalize_rounds", 1, "field 'penalize_rounds': expected true or false, found 1"),
-        ("stitch.rounds", ..., "field 'stitch.rounds': expected an entry, found none"),
-        ("stitch.rounds", 2.5, "field 'stitch.rounds': expected a whole number, found 2.5"),
-        ("stitch.rounds", 0, "field 'stitch': expected settings that make sense, found `rounds` must be finite and at"),
-        ("stitch.speed", 9, "field 'stitch.speed': expected only rounds, .*, found 'speed'"),
-        ("stitch.candidates.speed", 9, "field 'stitch.candidates.speed': expected only branching, .*, found 'speed'"),
+        ("stitch.rounds", ..., "field 'stitch.rounds': expected an entry, found no entry"),
+        ("stitch.rounds", 2.5, "field 'stitch.rounds': expected an integer, found 2.5"),
+        ("stitch.rounds", 0, "field 'stitch': `rounds` must be finite and at"),
+        ("stitch.speed", 9, "field 'stitch.speed': expected one of rounds, .*, found 'speed'"),
+        ("stitch.candidates.speed", 9, "field 'stitch.candidates.speed': expected one of branching, .*, found 'speed'"),
         ("model.hidden", 200, "field 'model.hidden': expected a list, found 200"),
-        ("model.hidden", [200, "9"], r"field 'model.hidden\[1\]': expected a whole number, found '9'"),
-        ("model.members", 0, "field 'model': expected settings that make sense, found `members`"),
+        ("model.hidden", [200, "9"], r"field 'model.hidden\[1\]': expected an integer, found '9'"),
+        ("model.members", 0, "field 'model': `members`"),
         ("model", 7, "field 'model': expected an object, found 7"),
         ("certificate", 7, "field 'certificate': expected an object or null, found 7"),
-        ("certificate.confidence", 1, "field 'certificate': expected settings that make sense, found `confidence`"),
+        ("certificate.confidence", 1, "field 'certificate': `confidence`"),
         ("certificate.reward_range", 1, "field 'certificate.reward_range': expected a list or null, found 1"),
-        ("certificate.reward_range", [1], r"field 'certificate.reward_range': expected a list of 2, found \[1\]"),
+        (
+            "certificate.reward_range",
+            [1],
+            r"field 'certificate.reward_range': expected a list of 2 entries, found \[1\]",
+        ),
     ],
 )
 def test_anything_else_is_refused_with_the_file_and_the_field(name: str, value: Any, message: str) -> None:
-    with pytest.raises(DataError, match=f"^a/settings.json: .*{message}"):
+    with pytest.raises(BatsError, match=f"^a/settings.json: .*{message}"):
         from_plain(Config, changed_default(name, value), file="a/settings.json")
 
 
@@ -149,7 +153,7 @@ def test_dictionaries_and_literals_come_back() -> None:
     record = Measurement({"too_far": 3, "terminates": 0}, None)
     assert from_plain(Measurement, json.loads(as_text(record)), file="records") == record
     wrong = {"counts": {"too_far": 1.5}, "kind": "a", "number": 0}
-    with pytest.raises(DataError, match=r"field 'counts.too_far': expected a whole number, found 1.5"):
+    with pytest.raises(DataError, match=r"field 'counts.too_far': expected an integer, found 1.5"):
         from_plain(Measurement, wrong, file="records")
     with pytest.raises(DataError, match="field 'kind': expected a, b or null, found 'c'"):
         from_plain(Measurement, {"counts": {}, "kind": "c", "number": 0}, file="records")
@@ -157,7 +161,7 @@ def test_dictionaries_and_literals_come_back() -> None:
 
 def test_a_text_that_is_no_json_object_is_refused() -> None:
     for text in ("", "{", "[]"):
-        with pytest.raises(DataError, match=r"records: expected (JSON|an object)"):
+        with pytest.raises(DataError, match=r"records: expected (valid JSON|an object)"):
             from_plain(Measurement, parse_json(text, file="records"), file="records")
 
 
@@ -168,7 +172,7 @@ def test_lines_come_back_in_order_and_a_damaged_one_is_named(tmp_path: Path) -> 
     write_lines(path, records)
     assert read_lines(Measurement, path) == records
     path.write_text(path.read_text().splitlines()[0] + "\nnonsense\n")
-    with pytest.raises(DataError, match=r"records\.jsonl, line 2: expected JSON"):
+    with pytest.raises(DataError, match=r"records\.jsonl, line 2: expected valid JSON"):
         read_lines(Measurement, path)
 
 

@@ -64,18 +64,18 @@ def _checked_columns(header: list[str], columns: ColumnMap | None, path: Path) -
     """The given or recognised map, checked against the header line."""
     numbers = sum(_is_number(cell) for cell in header)
     if not any(cell.strip() for cell in header) or numbers == len(header):
-        found, hint = "numbers only" if numbers else "a blank line", "Add a first line such as x,y,u,r."
+        found, hint = "only numbers" if numbers else "a blank line", "Add a first line such as x,y,u,r."
         raise DataError("a header line with the columns' names", found, hint=hint)
     for mark, word in DELIMITERS.items():
         # a log has at least three columns, so two other marks and hardly a comma are no accident
         if len(header) < 3 and ",".join(header).count(mark) >= 2:
-            hint = f"pandas.read_csv({str(path)!r}, sep={mark!r}).to_csv('log.csv', index=False) writes it with commas."
-            raise DataError("cells separated by commas", f"a header line with {word}", hint=hint)
+            hint = f"Convert it: pandas.read_csv({str(path)!r}, sep={mark!r}).to_csv('log.csv', index=False)."
+            raise DataError("cells separated by commas", f"a header line separated by {word}", hint=hint)
     try:
         return (columns or ColumnMap.recognise(header)).checked(header)
     except DataError as error:
         no_header = 2 * numbers >= len(header)
-        raise error.hinted("The first line holds numbers: is the header line missing?" if no_header else "") from None
+        raise error.hinted("The first line has numbers; is the header line missing?" if no_header else "") from None
 
 
 class _RowParser:
@@ -125,8 +125,8 @@ class _RowParser:
         except ValueError as error:
             self._check_cells(lines, values=True)
             raise DataError("numbers", one_line(error)) from error
-        found = f"a quoted cell that runs over several, after line {self.line_of(self.row) - 1}"
-        require(len(table) == len(lines), "every row on a line of its own", found)
+        found = f"a quoted cell with a line break, after line {self.line_of(self.row) - 1}"
+        require(len(table) == len(lines), "each row on one line", found)
         self.row += len(table)
         return table
 
@@ -136,7 +136,7 @@ class _RowParser:
     def _check_cells(self, lines: list[str], *, values: bool) -> None:
         """Raises an error for the first line of another width or, if `values`, the first cell that cannot be parsed."""
         for row, line in enumerate(lines, self.row):
-            cells, hint = _cells(line), f"It is in line {self.line_of(row)}."
+            cells, hint = _cells(line), f"This row is in line {self.line_of(row)}."
             width = len(cells)
             require(width == self._width, f"{self._width} columns, as in the header", f"{width}", row=row, hint=hint)
             for name in self.used if values else ():
@@ -167,18 +167,19 @@ def _is_number(text: str, parse: Callable[[str], float] = float) -> bool:
 
 
 def _guess_actions(values: np.ndarray, parser: _RowParser) -> tuple[np.ndarray, Note | None]:
-    """Actions written as whole numbers become indices; a note says so, or which few of many are not whole."""
+    """Actions written as integers become indices; a note says so, or says which few are not integers."""
     # two rows are looked at, so that a single odd one at the top does not hide that all others are indices
     if not any(text.isdecimal() for text in parser.first_actions):
         return values, None
     wrong = np.flatnonzero((values < 0) | (values >= 2**31) | (values != np.floor(values)))
     if not wrong.size and parser.first_actions[0].isdecimal():
-        text = "Actions are whole numbers: read as one of several; --actions continuous (discrete=False) reads numbers."
+        text = "Actions are integers, so they are read as discrete action indices. "
+        text += "Use --actions continuous (discrete=False) to read them as continuous."
         return values.astype(np.int64), Note("decision", text)
     if not 0 < wrong.size < len(values) / 2:
         return values, None
     row = int(wrong[0])
-    first = f"first row {row} with {values[row, 0]:g} (line {parser.line_of(row)})"
-    text = f"Actions are whole numbers from 0 but for {plural(wrong.size, 'row')}, {first}: read as numbers. "
-    text += "With --actions discrete (discrete=True) they are one of several, and such a row is refused."
+    first = f"first: row {row}, value {values[row, 0]:g}, line {parser.line_of(row)}"
+    text = f"Actions are non-negative integers except in {plural(wrong.size, 'row')} ({first}), so all are read as "
+    text += "continuous. With --actions discrete (discrete=True) they are read as indices, and these rows are an error."
     return values, Note("decision", text)

@@ -117,7 +117,7 @@ class ColumnMap:
             names = re.findall(_NAME, part[2])
             parts.append((part[1], tuple(name[1:-1] if name[0] in "'\"" else name for name in names)))
             start = part.end()
-        return cls._from_parts(parts, f"Write it like '{FORM}'.")
+        return cls._from_parts(parts, f"Use the form '{FORM}'.")
 
     @classmethod
     def from_any(cls, columns: object) -> ColumnMap | None:
@@ -136,7 +136,7 @@ class ColumnMap:
             valid = names and all(isinstance(name, str) for name in names)
             require(valid, f"one or several column names for {field!r}", f"{given!r}"[:80], field="columns")
             parts.append((str(field), names))
-        return cls._from_parts(parts, f"Write it like '{FORM}'.")
+        return cls._from_parts(parts, f"Use the form '{FORM}'.")
 
     @classmethod
     def _from_parts(cls, parts: Iterable[tuple[str, Names]], hint: str, header: Sequence[str] = ()) -> ColumnMap:
@@ -144,7 +144,7 @@ class ColumnMap:
         for given, names in parts:
             field, similar = OTHER_NAMES.get(given, given), closest(given, KNOWN)
             require(given in KNOWN, f"one of {', '.join(KNOWN)}", f"'{given}'", field="columns", hint=similar)
-            require(field not in columns, f"'{field}' once", "it twice", field="columns")
+            require(field not in columns, f"'{field}' only once", "it twice", field="columns")
             is_vector, count = field in VECTOR_FIELDS, len(names)
             require(is_vector or count == 1, f"one column for '{field}'", f"{count}", field="columns")
             columns[field] = names if is_vector else names[0]
@@ -164,7 +164,7 @@ class ColumnMap:
             columns[field] = in_order or ((field,) if field in header else ())
         for field in SINGLE_FIELDS:
             columns[field] = stored_name(field, header)
-        hint = f'Say which columns belong to which field, as in --columns "{EXAMPLE}" (in Python: columns="…").'
+        hint = f'Name the columns of each field, for example --columns "{EXAMPLE}" (in Python: columns="…").'
         return cls._from_parts([part for part in columns.items() if part[1]], hint, header)
 
     def by_field(self) -> Iterator[tuple[str, Names]]:
@@ -179,10 +179,10 @@ class ColumnMap:
         return list(dict.fromkeys(name for _, names in self.by_field() for name in names))
 
     def raw_log(self, header: Sequence[str], fields: Mapping[str, np.ndarray]) -> RawLog:
-        """The fields read from a table, with the names of their numbers and of the columns that were not used."""
+        """The fields read from a table, with the names of their components and of the columns that were not used."""
         used, hints, names = self.used(), {}, {}
         for field, columns in self.by_field():
-            hints[field] = f"({field}: {', '.join(columns)}.)"
+            hints[field] = f"Columns of {field}: {', '.join(columns)}."
             # a single column may hold lists
             width = math.prod(fields[field].shape[1:]) // len(columns)
             names[field] = number_names((name, width) for name in columns)
@@ -197,7 +197,7 @@ class ColumnMap:
                 if name not in header:  # the hint takes long to find in a wide table
                     hint = closest(name, header)
                     raise DataError(f"a column '{name}'", f"only {listed(header)}", field=field, hint=hint)
-                require(header.count(name) == 1, f"one column '{name}'", "several of that name", field=field)
+                require(header.count(name) == 1, f"one column '{name}'", "several columns of that name", field=field)
         return self
 
 
@@ -236,7 +236,7 @@ def stored_name(field: str, present: Container[str]) -> Names:
     """The name under which a field is present, its own or another; nothing if it is missing, and both are refused."""
     candidates = (field, *(other for other, same in OTHER_NAMES.items() if same == field))
     names = tuple(name for name in candidates if name in present)
-    require(len(names) < 2, f"one of {' and '.join(map(repr, names))}", "both")
+    require(len(names) < 2, f"only one of {' and '.join(map(repr, names))}", "both")
     return names
 
 
@@ -251,5 +251,5 @@ def check_required(present: Sequence[str], fields: Container[str], hint: str = "
 
 
 def number_names(parts: Iterable[tuple[str, int]]) -> Names:
-    """A name for each number of a vector made of parts: `speed` for one of width 1, `goal[0]`, `goal[1]` for 2."""
+    """A name for each component of a vector made of parts: `speed` for one of width 1, `goal[0]`, `goal[1]` for 2."""
     return tuple(name if width == 1 else f"{name}[{index}]" for name, width in parts for index in range(width))

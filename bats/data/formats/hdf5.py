@@ -32,7 +32,7 @@ from bats.data.formats.untrusted import SizeGuard, check_file, clean_flags, guar
 from bats.errors import DataError
 from bats.storage.atomic import refuse_existing, write_atomic
 
-HDF5, SOUND = "an HDF5 file", "a sound HDF5 file"
+HDF5, INTACT = "an HDF5 file", "an intact HDF5 file"
 BLOCK_BYTES = 2**23
 """read at a time, so that progress can be reported"""
 MAX_NAMES = 1000
@@ -51,9 +51,11 @@ def read_hdf5(path: Path, progress: Progress) -> RawLog:
                 if isinstance(node, h5d.DatasetID):
                     arrays[name] = admit(node, name, guard)
                 else:
-                    kind = "a link, which is not followed" if node is None else "not an array"
-                    notes.append(Note("problem", f"'{name}' is {kind}: it was left out."))
-        hint = f"It is a file of a Minari data set: give its folder, {path.parent}." if "episode_0" in present else ""
+                    kind = "a link, and links are not followed" if node is None else "not an array"
+                    notes.append(Note("problem", f"'{name}' was not used: it is {kind}."))
+        hint = (
+            f"The file belongs to a Minari data set; give the folder {path.parent}." if "episode_0" in present else ""
+        )
         check_required(present, arrays, hint)
         # all arrays have been admitted by now, so that a false size is refused before the first byte is read
         fields = _read_fields(arrays, progress, f"reading {path.name}")
@@ -93,10 +95,10 @@ def _read_extras(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
             require(values.ndim == 1, "a list of texts", f"shape {values.shape}", field=field)
             entries[name] = tuple(text.decode(errors="replace") for text in values.tolist())
         elif name in ("version", "action_count"):
-            require(values.shape == () and values.dtype.kind in "iu", "a whole number", f"{values.dtype}", field=field)
+            require(values.shape == () and values.dtype.kind in "iu", "an integer", f"{values.dtype}", field=field)
             entries[name] = int(values)
     version, hint = entries.pop("version"), "The file was written by another version of this package."
-    expected, field = f"version {EXTRAS_VERSION} of our own layout", f"{EXTRAS}/version"
+    expected, field = f"layout version {EXTRAS_VERSION}", f"{EXTRAS}/version"
     require(version == EXTRAS_VERSION, expected, f"version {version}", field=field, hint=hint)
     return entries
 
@@ -107,19 +109,19 @@ def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
     guard = SizeGuard(check_file(path, HDF5))
     # not decided by the first bytes: HDF5 allows other data before its signature
     require(guarded(HDF5, h5py.is_hdf5, str(path)), HDF5, guess_format(path))
-    with library_call(SOUND, hint="It may be damaged or cut short."):
+    with library_call(INTACT, hint="It may be damaged or truncated."):
         file = h5py.File(str(path), "r")
     try:
-        yield guarded(SOUND, h5g.open, file.id, b"/"), guard
+        yield guarded(INTACT, h5g.open, file.id, b"/"), guard
     finally:
-        guarded(SOUND, file.close)  # closing a damaged file may fail too
+        guarded(INTACT, file.close)  # closing a damaged file may fail too
 
 
 def member(group: h5g.GroupID, name: str) -> h5d.DatasetID | h5g.GroupID | h5t.TypeID | None:
     """The array or group under a name; None if there is none or only a link, which is not followed."""
     # soft and external links are paths, and a path may lead to any file of the machine
     key, links = name.encode(), group.links
-    with library_call(SOUND, field=name):
+    with library_call(INTACT, field=name):
         if not links.exists(key) or links.get_info(key).type != h5l.TYPE_HARD:
             return None
         return h5o.open(group, key)
@@ -127,7 +129,7 @@ def member(group: h5g.GroupID, name: str) -> h5d.DatasetID | h5g.GroupID | h5t.T
 
 def member_names(group: h5g.GroupID) -> list[str]:
     """The names in a group, sorted."""
-    names: list[bytes] = guarded(SOUND, list, group)
+    names: list[bytes] = guarded(INTACT, list, group)
     # a name that is no UTF-8 is listed with replacements and cannot be opened, which no field needs
     return sorted(name.decode(errors="replace") for name in names)
 
@@ -140,7 +142,7 @@ def members_below(group: h5g.GroupID, *, skip: tuple[str, ...] = ()) -> Iterator
     pending, visited = [(group, "")], set()
     while pending:
         parent, prefix = pending.pop()
-        address = guarded(SOUND, h5o.get_info, parent).addr
+        address = guarded(INTACT, h5o.get_info, parent).addr
         if address in visited:
             continue
         visited.add(address)
@@ -168,7 +170,7 @@ class StoredArray:
     def read(self, done: Callable[[int], None] = lambda count: None) -> np.ndarray:
         """The values, read block by block; `done` is called with the bytes of each block."""
         one_block = self.nbytes <= BLOCK_BYTES or not self.shape
-        with library_call(SOUND, field=self.field):
+        with library_call(INTACT, field=self.field):
             values = np.empty(self.shape, self.dtype)
             if one_block and values.size:
                 self.node.read(h5s.ALL, h5s.ALL, values)
@@ -180,20 +182,20 @@ class StoredArray:
         source = h5py.Dataset(self.node)
         for start in range(0, len(values), rows):
             block = np.s_[start : start + rows]
-            guarded(SOUND, source.read_direct, values, block, block, field=self.field)
+            guarded(INTACT, source.read_direct, values, block, block, field=self.field)
             done(values[block].nbytes)
         return clean_flags(values)
 
 
 def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = False) -> StoredArray:
     """Checks an array before it is read: its type, that its values are in this file, and its size."""
-    with library_call(SOUND, field=field):
+    with library_call(INTACT, field=field):
         properties = node.get_create_plist()
         layout = properties.get_layout()
         elsewhere = layout == h5d.VIRTUAL or (layout == h5d.CONTIGUOUS and properties.get_external_count() > 0)
         chunk_rows = properties.get_chunk()[0] if layout == h5d.CHUNKED else 1
         shape, dtype, stored_bytes = node.shape, node.dtype, node.get_storage_size()
-    require(not elsewhere, "values in the file itself", "values kept in other files", field=field)
+    require(not elsewhere, "values in this file", "values stored in other files", field=field)
     require(shape is not None, "an array", "an empty placeholder", field=field)
     readable = dtype.kind == "S" if texts else dtype.kind in "biuf" and dtype.itemsize <= 8
     if not readable:  # a data set may have a hundred thousand arrays, and a type's name takes long to format

@@ -63,14 +63,14 @@ def load_dataset(
 def _read(source: Source, name: str, columns: ColumnMap | None, progress: Progress) -> RawLog:
     """Calls the reader for the source's type, prefix or suffix."""
     if name in ("", MINARI_PREFIX):
-        raise DataError(SOURCES, "no name given", file=repr(name))
+        raise DataError(SOURCES, "an empty name", file=repr(name))
     if "\0" in name:  # the system would raise a ValueError, not an OSError
-        raise DataError("the path of a file", "one with a zero byte", file=repr(name))
+        raise DataError("the path of a file", "a path with a zero byte", file=repr(name))
     path, is_id = Path(name), isinstance(source, str) and source.startswith(MINARI_PREFIX)
     suffix = "" if is_id else path.suffix.lower()
     if suffix in TABLE_READERS:
         return TABLE_READERS[suffix](path, columns, progress)
-    require(columns is None, "a CSV or Parquet table for a column map", "something else", field="columns")
+    require(columns is None, "a CSV or Parquet table (only these have columns)", "another format", field="columns")
     if isinstance(source, Mapping):
         known = {field: source[field] for field in source if field in KNOWN}
         return RawLog(known, unused=tuple(str(field) for field in source if field not in KNOWN))
@@ -89,7 +89,7 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
     check_required((*raw.fields, *raw.unused), fields)
     notes = [*raw.notes]
     if raw.unused:
-        notes.append(Note("fact", f"Fields not used: {listed(raw.unused)}."))
+        notes.append(Note("fact", f"Fields that are not used: {listed(raw.unused)}."))
     if discrete is None and raw.actions_note is not None:
         notes.append(raw.actions_note)
     ids, timeouts, ends = fields.pop("episode", None), fields.pop("timeouts", None), None
@@ -97,7 +97,7 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
     if ids is not None:
         ends = _ends_of_ids(ids, notes)
         if timeouts is not None:
-            notes.append(Note("decision", "Timeouts left aside: the episode ids say where episodes end."))
+            notes.append(Note("decision", "Timeouts are ignored, because the episode ids say where episodes end."))
             timeouts = None
     elif raw.exact_ends:
         ends, timeouts = timeouts, None
@@ -108,15 +108,15 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
         dataset = Dataset.from_arrays(**fields, name=name, notes=tuple(notes))
     except DataError as error:
         # the error is about our own field: it has to name the source's, and the line or the columns it was read from
-        line = "" if raw.line_of is None or error.row is None else f"It is in line {raw.line_of(error.row)}."
+        line = "" if raw.line_of is None or error.row is None else f"This row is in line {raw.line_of(error.row)}."
         hint = error.hinted(line).hinted((raw.field_hints or {}).get(error.field or "", "")).hint
         ends_field = "episode" if ids is not None else "timeouts"
         field = ends_field if error.field == "episode_ends" else error.field
         raise DataError(error.expected, error.found, field=field, row=error.row, hint=hint) from error.__cause__
     if raw.unknown_next is not None:
         unknown = np.isin(np.arange(len(dataset)), row_numbers("unknown_next", raw.unknown_next, len(dataset)))
-        wrong, expected = unknown & ~dataset.terminations, "a termination where the next state is unknown"
-        require(not wrong.any(), expected, "none", field="unknown_next", row=int(wrong.argmax()))
+        wrong, expected = unknown & ~dataset.terminations, "a termination in every row whose next state is unknown"
+        require(not wrong.any(), expected, "no termination", field="unknown_next", row=int(wrong.argmax()))
         dataset = replace(dataset, next_known=~unknown)
     return dataset if raw.starts is None else dataset.with_starts(raw.starts, raw.start_weights)
 
@@ -126,15 +126,15 @@ def _ends_of_ids(ids: ArrayLike, notes: list[Note]) -> RowFlags:
     labels = np.asarray(ids)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     are_ids, found = labels.ndim == 1 and labels.dtype.kind in "biufSU", f"{labels.dtype} of shape {labels.shape}"
-    require(are_ids, "one id a row, a number or a text", found, field="episode")
+    require(are_ids, "one id per row, a number or a text", found, field="episode")
     if labels.size == 0:  # an empty log is reported later, as too few observations
         return np.zeros(0, dtype=bool)
     missing = labels != labels  # NaN is the only id that differs from itself
     require(not missing.any(), "an id in every row", "nan", field="episode", row=int(missing.argmax()))
     ends = np.append(labels[1:] != labels[:-1], True)
     runs, episodes = int(np.count_nonzero(ends)), len(np.unique(labels[ends]))
-    notes.append(Note("fact", f"{plural(episodes, 'episode id')}: an episode ends where the id changes."))
+    notes.append(Note("fact", f"{plural(episodes, 'episode id')}: each episode ends where the id changes."))
     if runs > episodes:
-        text = f"{plural(runs - episodes, 'time')} an episode id comes back after another one; are the rows in order?"
+        text = f"Episode ids reappear {plural(runs - episodes, 'time')} after a different id; are the rows in order?"
         notes.append(Note("problem", text))
     return ends

@@ -66,7 +66,7 @@ def find_minari(dataset_id: str) -> Path:
         files = islice((path for pattern in patterns for path in root.glob(pattern)), MAX_IDS)
         ids = [path.parent.parent.relative_to(root).as_posix() for path in files]
     known = [name for name in ids if not name.startswith(".")]  # a hidden folder is still being written
-    hint = closest(dataset_id, known) or f"`minari download {dataset_id}` fetches a public one."
+    hint = closest(dataset_id, known) or f"`minari download {dataset_id}` downloads a public data set."
     found = f"only {listed(known)}" if exists else "no such folder"
     raise DataError(f"a data set '{dataset_id}' in {root}", found, hint=hint)
 
@@ -78,7 +78,7 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
     with library_call(expected):
         folders = [path for path in candidates if (path / DATA_FILE).exists() or (path / METADATA_FILE).exists()]
         exists = folder.exists()
-    require(folders, expected, "a folder without them" if exists else "no such folder")
+    require(folders, expected, "a folder without these files" if exists else "no such folder")
     data = folders[0]
     with naming(data / METADATA_FILE):
         size = check_file(data / METADATA_FILE, "Minari's metadata")
@@ -89,13 +89,13 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
         require(isinstance(metadata, dict), "a JSON object", f"a {type(metadata).__name__}")
         entries = _read_extras(metadata)
         action_count, first_action = _discrete_actions(metadata)
-    storage, hint = metadata.get("data_format", "hdf5"), "Write it again with data_format='hdf5'."
+    storage, hint = metadata.get("data_format", "hdf5"), "Write the data set again with data_format='hdf5'."
     with naming(data):
         require(storage == "hdf5", "data stored as hdf5", f"{storage!r}", field="data_format", hint=hint)
     with naming(data / DATA_FILE):
         log = _read_episodes(data / DATA_FILE, progress, f"reading {folder.name}")
     if first_action:
-        text = f"Discrete actions are numbered from {first_action} in the file, from 0 here."
+        text = f"Discrete actions are numbered from {first_action} in the file; here they are numbered from 0."
         # a 64-bit number, so that small and unsigned types do not wrap around
         actions = np.asarray(log.fields["actions"]) - np.int64(first_action)
         log = replace(log, fields={**log.fields, "actions": actions}, notes=(*log.notes, Note("decision", text)))
@@ -129,7 +129,7 @@ def _discrete_actions(metadata: dict[str, Any]) -> tuple[int | None, int]:
         return None, 0
     count, first = space.get("n"), space.get("start", 0)
     valid = isinstance(count, int) and isinstance(first, int) and 0 < count < 2**31 and abs(first) < 2**31
-    require(valid, "a number of actions", f"{count!r} from {first!r}", field="action_space")
+    require(valid, "integers n and start", f"{count!r} and {first!r}", field="action_space")
     return count, first
 
 
@@ -162,17 +162,17 @@ def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
     fields["next_observations"] = np.concatenate([values[1:] for values in states])
     del states  # frees the largest arrays before the others are copied
     for name in [*arrays]:
-        fields[name] = guarded("episodes of one kind", np.concatenate, arrays.pop(name), field=name)
+        fields[name] = guarded("episodes with arrays of the same type", np.concatenate, arrays.pop(name), field=name)
     notes = []
     for name, layout in layouts.items():
         if len(layout) > 1:
-            text = f"{name} are made of several parts, in this order: {_layout_text(name, layout)}."
+            text = f"{name} consist of several parts, in this order: {_layout_text(name, layout)}."
             notes.append(Note("decision", text))
     # an episode's last row ends it, with or without a flag; values other than 0 and 1 are refused later
     unflagged = np.isin(np.arange(rows), last_rows) & (fields["terminations"] == 0) & (fields["truncations"] == 0)
     if unflagged.any():
         fields["truncations"] = np.where(unflagged, True, fields["truncations"])
-        text = f"{plural(int(np.count_nonzero(unflagged)), 'episode')} without a flag at the end: taken as a timeout."
+        text = f"{plural(int(np.count_nonzero(unflagged)), 'episode')} had no flag at the end; a timeout was assumed."
         notes.append(Note("decision", text))
     # a plain array has no names
     named = {name: number_names(layout) for name, layout in layouts.items() if layout[0][0]}
@@ -196,14 +196,14 @@ def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard, layouts: d
         arrays: list[np.ndarray] = []
         for part, array in nodes:
             field = f"{episode}/{name}/{part}".removesuffix("/")
-            require(isinstance(array, h5d.DatasetID), "an array", "a link to somewhere else", field=field)
+            require(isinstance(array, h5d.DatasetID), "an array", "a link, and links are not followed", field=field)
             values = hdf5.admit(array, field, guard).read()
-            require(values.ndim > 0, "one entry a row", "a single number", field=field)
+            require(values.ndim > 0, "one entry per row", "a single number", field=field)
             length = len(values) if name == "rewards" else length
             rows = length + (name == "observations")
             require(len(values) == rows, f"{rows} rows for {length} rewards", f"{len(values)}", field=field)
             fits = name not in SINGLE_FIELDS or (len(nodes) == 1 and values.size == length)
-            require(fits, "one number a row", f"shape {values.shape}", field=field)
+            require(fits, "one number per row", f"shape {values.shape}", field=field)
             arrays.append(values)
         # an empty episode has no rows, and the types of its arrays may be arbitrary
         if length == 0:
@@ -211,7 +211,7 @@ def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard, layouts: d
         tables = [values.reshape(len(values), -1) for values in arrays]
         layout = [(part, table.shape[1]) for (part, _), table in zip(nodes, tables, strict=True)]
         first = layouts.setdefault(name, layout)
-        expected, found = f"{_layout_text(name, first)}, as in the episodes before", _layout_text(name, layout)
+        expected, found = f"{_layout_text(name, first)}, as in earlier episodes", _layout_text(name, layout)
         require(layout == first, expected, found, field=f"{episode}/{name}")
         # the rank of actions decides whether they are discrete, so it is kept
         single = name in SINGLE_FIELDS or (name == "actions" and len(arrays) == 1 and arrays[0].ndim == 1)
@@ -244,7 +244,7 @@ def write_minari(
     first rows of episodes are not kept. An existing data set is never overwritten, and a failure leaves nothing.
     """
     if not re.fullmatch(ID_FORM, dataset_id):
-        raise OutputError(f"'{dataset_id}' is no Minari name; it must look like 'group/name-v0'.")
+        raise OutputError(f"'{dataset_id}' is not a valid Minari name; a valid name looks like 'group/name-v0'.")
     target = minari_root() / dataset_id
     if target.exists():
         raise OutputError(f"{target} exists already; choose another name or version.")
@@ -266,7 +266,7 @@ def write_minari(
         needed = 2 * sum(values.nbytes for values in arrays) + EPISODE_BYTES * dataset.episode_count
         free = shutil.disk_usage(hidden).free
         if free < needed:
-            raise OutputError(f"{target} may need {needed:,} bytes; its disk has {free:,} left.")
+            raise OutputError(f"{target} may need {needed:,} bytes, but the disk has only {free:,} free bytes.")
         states, actions = _space(dataset.observations, None), _space(dataset.actions, dataset.action_count)
         storage = MinariStorage.new(hidden / "data", observation_space=states, action_space=actions, data_format="hdf5")
         storage.update_metadata(metadata)

@@ -23,17 +23,17 @@ from bats.data.formats.untrusted import ZIP, SizeGuard, check_file, clean_flags,
 from bats.errors import DataError
 
 BLOCK_BYTES = 2**22
-NPZ, SOUND = "an npz file", "a sound npz file"
+NPZ, INTACT = "an npz file", "an intact npz file"
 
 
 def read_npz(path: Path, progress: Progress) -> RawLog:
     """Reads every array that has a known name; others are listed as unused."""
     guard = SizeGuard(check_file(path, NPZ))
-    if not guarded(SOUND, zipfile.is_zipfile, path):
-        found, hint = guess_format(path), "The list of its arrays, which belongs at the end, is missing."
+    if not guarded(INTACT, zipfile.is_zipfile, path):
+        found, hint = guess_format(path), "The list of arrays at the end of the file is missing."
         require(found == ZIP, NPZ, found)
-        raise DataError(NPZ, "one that is cut short or damaged", hint=hint)
-    with guarded(SOUND, zipfile.ZipFile, path) as archive:
+        raise DataError(NPZ, "a truncated or damaged one", hint=hint)
+    with guarded(INTACT, zipfile.ZipFile, path) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         fields = {}
         for field in [name for name in entries if name in KNOWN]:
@@ -46,29 +46,29 @@ def _read_array(
     archive: zipfile.ZipFile, entry: zipfile.ZipInfo, field: str, guard: SizeGuard, done: Callable[[int, int], None]
 ) -> np.ndarray:
     """Unpacks one array of numbers or texts block by block; zipfile verifies its checksum at the end of the data."""
-    method, expected = entry.compress_type, "an archive that is stored or deflated, as NumPy writes"
-    require(method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), expected, f"method {method}", field=field)
-    with guarded(SOUND, archive.open, entry, field=field) as stream:
-        with library_call(SOUND, field=field), warnings.catch_warnings():
+    method, expected = entry.compress_type, "an array that is stored or deflated, as NumPy writes it"
+    require(method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), expected, f"compression method {method}", field=field)
+    with guarded(INTACT, archive.open, entry, field=field) as stream:
+        with library_call(INTACT, field=field), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy warns that a header written by Python 2 is slow to read
             version = npy_format.read_magic(stream)
             read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
             shape, fortran, dtype = read(stream)
-        require(min(shape, default=0) >= 0, "lengths from 0", f"shape {shape}", field=field)
-        hint = "Objects are never unpickled." if dtype.hasobject else ""
+        require(min(shape, default=0) >= 0, "non-negative lengths", f"shape {shape}", field=field)
+        hint = "Python objects are not read, for safety." if dtype.hasobject else ""
         readable = dtype.kind in "biufSU" and dtype.itemsize > 0  # episode ids may be texts
         require(readable, "numbers", f"an array of type {dtype}", field=field, hint=hint)
         # both sizes are claims of the file: the guard compares them with each other and with its length
         guard.admit(field, math.prod(shape) * dtype.itemsize, entry.compress_size)
-        values = guarded(SOUND, np.empty, math.prod(shape), dtype, field=field)
+        values = guarded(INTACT, np.empty, math.prod(shape), dtype, field=field)
         target, filled = values.view(np.uint8).data, 0
         while filled < len(target):
-            block = guarded(SOUND, stream.read, min(BLOCK_BYTES, len(target) - filled), field=field)
+            block = guarded(INTACT, stream.read, min(BLOCK_BYTES, len(target) - filled), field=field)
             require(block, f"{len(target):,} bytes of numbers", f"{filled:,}", field=field)
             target[filled : filled + len(block)] = block
             filled += len(block)
             done(filled // values.itemsize, values.size)
         # reading to the end also makes zipfile compare the checksum
-        surplus = guarded(SOUND, stream.read, 1, field=field)
-        require(not surplus, f"{len(target):,} bytes of numbers", "more", field=field)
+        surplus = guarded(INTACT, stream.read, 1, field=field)
+        require(not surplus, f"{len(target):,} bytes of numbers", "more bytes", field=field)
     return clean_flags(values).reshape(shape, order="F" if fortran else "C")

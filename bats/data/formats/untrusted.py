@@ -42,7 +42,7 @@ def library_call(expected: str, *, field: str | None = None, hint: str = "") -> 
     try:
         yield
     except Exception as error:  # damaged files make h5py, zipfile, NumPy's parsers and pyarrow raise nearly anything
-        reason = "more than fits into memory" if isinstance(error, MemoryError) else one_line(error)
+        reason = "more data than fits into memory" if isinstance(error, MemoryError) else one_line(error)
         raise DataError(expected, reason, field=field, hint=hint) from error
 
 
@@ -61,9 +61,9 @@ def check_file(path: Path, expected: str) -> int:
     """The size of a plain, readable file that is not empty; anything else raises a `DataError`."""
     with library_call(expected):  # fails for a closed folder above the file or a name that is too long
         exists, is_link, is_file, is_folder = path.exists(), path.is_symlink(), path.is_file(), path.is_dir()
-    require(exists, expected, "a link to a file that is gone" if is_link else "no such file")
+    require(exists, expected, "a link to a missing file" if is_link else "no such file")
     # opening a pipe or a device could block forever
-    require(is_file, expected, "a folder" if is_folder else "something that is not a plain file")
+    require(is_file, expected, "a folder" if is_folder else "something that is not a regular file")
     with library_call(expected), path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
     require(size > 0, expected, "an empty file")
@@ -94,7 +94,7 @@ class SizeGuard:
         self.declared += declared
         self.stored += stored
         possible = stored <= self.file_bytes and self.declared <= MAX_COMPRESSION * self.stored + FREE_BYTES
-        expected = f"no more than a file of {self.file_bytes:,} bytes can hold"
+        expected = f"arrays that fit into a file of {self.file_bytes:,} bytes"
         require(possible, expected, f"a header that declares {declared:,} bytes", field=field)
         check_fits(field, self.declared)
 
@@ -105,7 +105,7 @@ def check_fits(field: str, needed: int) -> None:
     known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else 2**63 - 1
     expected = f"a log that fits into this machine's memory of {memory:,} bytes"
-    require(needed <= memory, expected, f"one of at least {needed:,} bytes", field=field)
+    require(needed <= memory, expected, f"a log of at least {needed:,} bytes", field=field)
 
 
 def clean_flags(values: np.ndarray) -> np.ndarray:

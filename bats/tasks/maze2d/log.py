@@ -97,7 +97,7 @@ def collect_maze(
     target = maze.cells[target_rng.integers(len(maze.cells))]
     for row in range(rows):
         if row % BLOCK == 0:
-            progress("collect", row, rows)
+            progress("collecting", row, rows)
             # drawn in blocks, because a call for every row would slow the loop down
             noises = noise_rng.normal(0, noise, (BLOCK, 2)).tolist()
         force_x, force_y, arrived = controller.act(observation, target)
@@ -116,5 +116,5 @@ def collect_maze(
             observation, observed_row = state, row + 1
             target_steps += 1
     targets[target_row:] = target + target_rng.uniform(-START_SPREAD, START_SPREAD, 2)
-    progress("collect", rows, rows)
+    progress("collecting", rows, rows)
     return MazeLog(maze, states, actions, arrivals, observed, targets)

@@ -111,8 +111,8 @@ def find_maze(name: str | Maze, *, feature: str = "") -> Maze:
             return maze
     known = ", ".join(maze.task for maze in MAZES)
     if feature:
-        raise BatsError(f"Only mazes have {feature}; got '{name}', known are {known}.")
-    raise BatsError(f"There is no maze called '{name}'; known are {known}.")
+        raise BatsError(f"Only mazes have {feature}; got '{name}'. Known mazes: {known}.")
+    raise BatsError(f"There is no maze called '{name}'; known mazes: {known}.")
 
 
 def normalised_score(task: str | Maze, returns: ArrayLike | float | int) -> Float[np.ndarray, "..."]:

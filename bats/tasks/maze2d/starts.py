@@ -49,15 +49,15 @@ class StartReport:
         """The report in a sentence or two, to be kept with the log."""
         total = sum(starts.count for starts in self.cells)
         if total == 0:
-            return Note("problem", f"No state is within {MAX_WIDTH:g} of a start point; starts were left as they are.")
+            return Note("problem", f"No state is within {MAX_WIDTH:g} of a start point; the starts were not changed.")
         widths = [starts.width for starts in self.cells]
         widened = sum(width > MIN_WIDTH for width in widths)
-        text = f"{total:,} start states in {len(self.cells)} cells, weighing the same; {widened} cells were widened"
-        text += f" beyond {MIN_WIDTH:g}, to {max(widths):.2f} at most."
+        text = f"{total:,} start states in {len(self.cells)} cells; all cells have equal total weight. In {widened} "
+        text += f"cells the search radius was increased beyond {MIN_WIDTH:g} (largest: {max(widths):.2f})."
         if not self.short:
             return Note("decision", text)
         counts = ", ".join(f"{starts.cell}: {starts.count}" for starts in self.short)
-        few = f"Fewer than {ENOUGH} within {MAX_WIDTH:g} in {len(self.short)} cells: {counts}."
+        few = f"{len(self.short)} cells have fewer than {ENOUGH} start states within {MAX_WIDTH:g}: {counts}."
         return Note("problem", f"{text} {few}")
 
 
@@ -68,7 +68,8 @@ def label_starts(dataset: Dataset, maze: Maze | str) -> tuple[Dataset, StartRepo
     A log without any such state keeps the starts it had, and the report says so.
     """
     if dataset.observations.shape[1] != 4:
-        raise BatsError(f"A maze log has 4 numbers a state; '{dataset.name}' has {dataset.observations.shape[1]}.")
+        size = dataset.observations.shape[1]
+        raise BatsError(f"States of a maze log have 4 components; those of '{dataset.name}' have {size}.")
     cell_of_row = np.rint(dataset.observations[:, :2])
     offset = np.abs(dataset.observations[:, :2] - cell_of_row).max(axis=1)
     distance = np.maximum(offset, np.abs(dataset.observations[:, 2:]).max(axis=1))
