@@ -69,7 +69,7 @@ def test_rows_are_counted_exactly_and_seeds_decide() -> None:
 
 
 def test_too_few_rows_for_the_expert_are_refused() -> None:
-    with pytest.raises(BatsError, match="too few"):
+    with pytest.raises(BatsError, match="a log of 300 is too short"):
         collect("mountain-car", 300, 0)
     alone = collect_mountain_car(200, 0, expert_episodes=0)
     assert (len(alone), alone.terminations.sum()) == (200, 0)

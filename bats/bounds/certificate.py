@@ -151,7 +151,7 @@ def reasons_to_hold(clone: ValueBounds, *, logged_value: float, coverage: float)
     if not lower > threshold:
         log = f"the value of the log, {logged_value:.4g}"
         reasons.append(f"The policy's lower bound at the starts, {lower:.4g}, does not exceed {log}.")
-        possible = f"Its value may be as high as {upper:.4g}, but this is not certified."
+        possible = f"The policy's value may be as high as {upper:.4g}, but this is not certified."
         impossible = f"The policy's upper bound, {upper:.4g}, does not exceed the value of the log either."
         reasons.append(possible if upper > threshold else impossible)
     if coverage < MIN_COVERAGE:

@@ -100,7 +100,7 @@ def test_a_policy_whose_upper_bound_does_not_exceed_the_value_of_the_log_is_held
     bounds = sandwich(mdp, ErrorBounds(np.zeros(0)), first_edges(mdp))
     assert reasons_to_hold(bounds, logged_value=2.0, coverage=1.0) == (
         "The policy's lower bound at the starts, 2, does not exceed the value of the log, 2.",
-        "Its upper bound, 2, does not exceed it either.",
+        "The policy's upper bound, 2, does not exceed the value of the log either.",
     )
 
 
@@ -109,12 +109,12 @@ def test_a_policy_that_may_be_better_is_held_if_that_is_not_certified() -> None:
     assert (bounds.start.lower, bounds.start.upper) == pytest.approx((3.6, 10.0))  # 14.4 without the ceiling
     assert reasons_to_hold(bounds, logged_value=5.0, coverage=1.0) == (
         "The policy's lower bound at the starts, 3.6, does not exceed the value of the log, 5.",
-        "It may earn up to 10, but that is not certified.",
+        "The policy's value may be as high as 10, but this is not certified.",
     )
 
 
 def test_starts_outside_the_logs_support_hold_whatever_the_bounds() -> None:
-    reason = "Only 89.6% of the start weight lies within the log's support, not 90%."
+    reason = "Only 89.6% of the start weight lies within the log's support; at least 90% is required."
     assert reasons_to_hold(bounded(0.0), logged_value=2.0, coverage=0.896) == (reason,)
     assert not reasons_to_hold(bounded(0.0), logged_value=2.0, coverage=MIN_COVERAGE)
     assert len(reasons_to_hold(bounded(9.0), logged_value=2.0, coverage=0.0)) == 3
@@ -142,9 +142,9 @@ def test_the_facts_are_the_numbers_of_the_certificate_in_words() -> None:
     assert facts["lower bound"] == "3"
     assert facts["upper bound"] == "4"
     assert facts["value of the log"].startswith("2 ")
-    assert facts["rests on stitches"].startswith("100.0% ")
-    assert facts["starts within support"] == "50.0%"
-    assert facts["width of the bounds"] == "10.0% of what rewards allow, 0 to 10"
+    assert facts["due to stitches"].startswith("100.0% ")
+    assert facts["starts within support"] == "50.0% of the start weight"
+    assert facts["width of the bounds"] == "10.0% of the range of possible values, 0 to 10"
     assert facts["confidence"] == "90%"
 
 
@@ -252,7 +252,9 @@ def test_where_no_metric_can_be_learned_the_bounds_are_what_rewards_allow_and_th
     assert np.all(certificate.at_starts.clone_upper == certificate.ceiling)
     assert certificate.clone.width == pytest.approx(1.0)
     assert not certificate.deploy
-    assert certificate.reasons[0] == ("Bounding the policy needs more than 4 states to calibrate with; found 3 of 30.")
+    assert certificate.reasons[0] == (
+        "Bounds cannot be computed: expected more than 4 states to calibrate with, found 3 of 30."
+    )
     assert len(certificate.reasons) == 3
 
 

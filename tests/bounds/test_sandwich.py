@@ -309,10 +309,10 @@ def test_errors_that_make_no_sense_are_refused() -> None:
     for reward_range in ((0.0, 0.5), (0.5, 1.0), (0.0, np.inf)):
         with pytest.raises(SettingError, match="must include all logged rewards"):
             islands_bounds(ErrorBounds(np.zeros(1), reward_range=reward_range))
-    with pytest.raises(SettingError, match="`rewards` must have an entry for each action; got 1 per stitch"):
+    with pytest.raises(SettingError, match="`rewards` must have one entry per action of a stitch; got 1 per stitch"):
         islands_bounds(ErrorBounds(np.zeros(1), rewards=np.zeros((1, 1, 2))))
     from_imagined = connect(two_islands(), 2, 0, [0.0])
-    with pytest.raises(SettingError, match="start in imagined ones"):
+    with pytest.raises(SettingError, match="start in imagined states"):
         sandwich(from_imagined, ErrorBounds(np.zeros(2)), by_stitch(from_imagined))
 
 

@@ -186,13 +186,13 @@ def test_continuing_from_another_metric_needs_fewer_updates(chain_metric: Bisimu
     assert largest_error(continued, changed) < 0.5 * largest_error(afresh, changed)
     assert continued.split == chain_metric.split
     assert continued.margin == 1
-    with pytest.raises(SettingError, match="layers of"):
+    with pytest.raises(SettingError, match=r"it has input size 1 and layers \[32, 32, 6\]"):
         learned(changed, replace(few, hidden=(16,)), begin_from=chain_metric)
 
 
 def test_discounts_that_are_neither_gamma_nor_0_are_refused() -> None:
     steps = PolicySteps.of(chain(), first_edges(chain()))
-    with pytest.raises(SettingError, match="Discounts"):
+    with pytest.raises(SettingError, match="Every discount must be"):
         learn_bisimulation(replace(steps, gamma=0.8), SMALL, seed=0)
 
 

@@ -91,7 +91,7 @@ def test_equal_values_need_no_factor_and_a_metric_that_sees_no_difference_is_ref
     equal = calibrate(plane_metric, replace(steps, rewards=np.zeros(SIDE**2)), seed=0)
     assert equal.margin == plane_metric.margin
     blind = eqx.tree_at(lambda metric: metric.scale, plane_metric, np.float32(0) * plane_metric.scale)
-    with pytest.raises(DataError, match="tells states of different value apart"):
+    with pytest.raises(DataError, match="separates states of different value"):
         calibrate(blind, steps, seed=0)
 
 
@@ -105,5 +105,5 @@ def test_what_cannot_be_calibrated_is_refused(plane_metric: BisimulationMetric) 
     with pytest.raises(SettingError, match="share"):
         calibrate(plane_metric, steps, share=1.0, seed=0)
     few = replace(plane_metric, split=StateSplit(seed=0, held_out=0.01))
-    with pytest.raises(DataError, match="Hold out a larger share"):
+    with pytest.raises(DataError, match="too small to calibrate a metric; use more data"):
         calibrate(few, steps, seed=0)

@@ -140,5 +140,5 @@ def test_a_termination_is_like_reward_0_for_ever_and_a_dead_end_like_interest() 
 def test_a_single_state_and_an_edge_of_another_state() -> None:
     single = mdp_from_edges(1, [(0, 0, 1.0)])
     assert bisimulation_distances(single, np.array([0])).tolist() == [[0.0]]
-    with pytest.raises(SettingError, match="the policy takes 7"):
+    with pytest.raises(SettingError, match="the policy chooses edge 7"):
         bisimulation_distances(single, np.array([7]))

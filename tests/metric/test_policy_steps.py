@@ -32,7 +32,7 @@ def test_steps_from_some_states_are_those_of_all_states_that_the_policy_reaches(
     assert some.next_row.tolist() == [1, 2, 1]
     assert some.rewards.tolist() == [1.0, 3.0, 4.0]
     assert len(PolicySteps.of(mdp, policy)) == 6
-    with pytest.raises(SettingError, match="states from 0 to 5"):
+    with pytest.raises(SettingError, match="state indices from 0 to 5"):
         PolicySteps.of(mdp, policy, from_states=np.array([6]))
 
 

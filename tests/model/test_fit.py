@@ -176,7 +176,7 @@ def test_interrupted_training_continues_from_its_checkpoint(tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         fit_model(log, QUICK, seed=1, checkpoint=checkpoint, progress=stop_half_way)
     assert checkpoint.exists()
-    with pytest.raises(DataError, match="training with seed 2"):
+    with pytest.raises(DataError, match="a training state with seed 2"):
         fit_model(log, QUICK, seed=2, checkpoint=checkpoint)
     done: list[int] = []
     resumed = fit_model(
@@ -251,7 +251,7 @@ def test_discrete_actions_enter_one_hot_and_terminations_are_learned() -> None:
 def test_a_model_of_another_log_is_refused() -> None:
     model = quick_model()
     check_model(model, quick_log())
-    with pytest.raises(SettingError, match=r"2 numbers in a state, 1 in an action.*6 numbers in a state"):
+    with pytest.raises(SettingError, match=r"states of size 2 and continuous actions of size 1.*states of size 6"):
         check_model(model, wide_log(100, lambda after, action: action))
 
 

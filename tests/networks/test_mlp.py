@@ -82,7 +82,7 @@ def test_a_tree_is_filled_with_its_named_arrays_and_nothing_else() -> None:
     filled = fill_tree(other, arrays, file="a file")
     assert all(np.array_equal(first, second) for first, second in zip(filled.weights, network.weights, strict=True))
     name = next(iter(arrays))
-    with pytest.raises(DataError, match=r"a file.*found none"):
+    with pytest.raises(DataError, match=r"a file.*found no such array"):
         fill_tree(other, {key: array for key, array in arrays.items() if key != name}, file="a file")
     with pytest.raises(DataError, match=r"found shape \(1,\)"):
         fill_tree(other, arrays | {name: np.zeros(1)}, file="a file")

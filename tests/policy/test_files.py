@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -102,6 +103,11 @@ def test_a_policy_file_of_version_0_1_is_loaded_and_answers_as_it_did(tmp_path: 
     assert policy.distribution(np.array(OLD_OBSERVATIONS))[1] == pytest.approx(np.array(OLD_STD), rel=1e-6)
     assert policy.support_distance(OLD_OBSERVATIONS) == pytest.approx(OLD_DISTANCES, rel=1e-6)
     assert policy.card == {"log": "made with version 0.1", "seed": 0}
+
+
+def test_a_card_with_earlier_names_is_read_with_the_present_ones(tmp_path: Path) -> None:
+    save_policy(replace(some_policy(), card={"cut": 0.9, "cut_by": "return"}), tmp_path / "policy.safetensors")
+    assert load_policy(tmp_path / "policy.safetensors").card == {"threshold": 0.9, "threshold_measure": "return"}
 
 
 def test_loading_and_acting_import_nothing_but_numpy_and_safetensors(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def evaluated(folder: Path, evaluation: object) -> Path:
     return folder
 
 
-def test_the_bars_count_the_saved_rollouts_on_their_side_of_the_cut(run_copy: Path, tmp_path: Path) -> None:
+def test_the_bars_count_the_saved_rollouts_on_their_side_of_the_threshold(run_copy: Path, tmp_path: Path) -> None:
     selection = RunFolder(run_copy).selection()
     share = np.linspace(0.2, 1.0, len(selection.share))
     RunFolder(run_copy).save_selection(replace(selection, share=share, kept=share >= 0.7, threshold=0.7))
@@ -92,7 +92,7 @@ def test_no_rollout_is_lost_or_on_the_wrong_side_whatever_the_returns(measured: 
     assert 0.95 * (high - low) / figure.traces[0]["width"] < 600  # bars can be seen
 
 
-def test_a_cut_of_returns_is_drawn_over_returns(run_copy: Path, tmp_path: Path) -> None:
+def test_a_threshold_of_returns_is_drawn_over_returns(run_copy: Path, tmp_path: Path) -> None:
     selection = RunFolder(run_copy).selection()
     threshold = float(np.median(selection.returns))
     kept = selection.returns >= threshold
@@ -103,7 +103,7 @@ def test_a_cut_of_returns_is_drawn_over_returns(run_copy: Path, tmp_path: Path) 
     assert sum(bars_of(plot)["cloned"].values()) == kept.sum()
 
 
-def test_a_cut_that_is_no_number_is_not_drawn() -> None:
+def test_a_threshold_that_is_no_number_is_not_drawn() -> None:
     figure = selection_figure(selected([1.0, 2.0], -np.inf))
     assert "shapes" not in figure.layout
     assert sum(bars_of({"traces": figure.traces})["cloned"].values()) == 2

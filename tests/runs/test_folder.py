@@ -27,6 +27,8 @@ from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError
 from bats.runs.folder import STAGES, VERSION, Header, LogCard, RunFolder, Timing, stage_settings
 from bats.storage.json_records import to_plain
+from bats.storage.tensors import read_tensors, write_tensors
+from tests.conftest import CopyRun
 from tests.logs import folder_bytes, small_log
 from tests.runs.hand_made import CHAIN, CONFIG, HEADER, add_round, record, summary
 from tests.users import ordinary_user
@@ -85,7 +87,7 @@ def test_the_name_of_the_log_its_notes_and_its_columns_are_kept(run: RunFolder) 
         (
             replace(HEADER, log="new.csv", transitions="x"),
             CONFIG,
-            "its log is log.hdf5, with other transitions than new.csv",
+            "its log log.hdf5 differs from new.csv in the transitions",
         ),
         (replace(HEADER, seed=7), replace(CONFIG, gamma=0.5), "its seed is 0, not 7; its gamma is 0.9, not 0.5"),
     ],
@@ -198,7 +200,7 @@ def test_a_folder_with_other_files_is_refused_untouched_and_an_empty_one_is_take
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "letter.txt").write_text("…")
     before = folder_bytes(tmp_path)
-    with pytest.raises(OutputError, match="not empty and not the folder of a run"):
+    with pytest.raises(OutputError, match="not empty and is not the folder of a run"):
         claim(RunFolder(tmp_path / "letters"))
     with pytest.raises(OutputError, match=r"letter.txt could not be read: Not a directory"):
         claim(RunFolder(tmp_path / "letters" / "letter.txt"))
@@ -223,7 +225,7 @@ def test_a_damaged_header_or_damaged_settings_are_reported_with_the_field(run: R
     for changed, message in (
         ({**header, "version": 99}, f"expected a run folder of version {VERSION}, found version 99"),
         ({**header, "seed": "0"}, "field 'seed': expected an integer"),
-        ({**header, "extra": 1}, "field 'extra': expected only version"),
+        ({**header, "extra": 1}, "field 'extra': expected one of version"),
         ([], "expected an object"),
     ):
         path.write_text(json.dumps(changed))
@@ -258,7 +260,7 @@ def test_a_second_process_is_refused_and_the_first_one_is_not_disturbed(run: Run
     with run.claimed(HEADER, CONFIG):
         before = folder_bytes(run.path)
         second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert f"OutputError: Another process works in {run.path}; wait until it ends" in second.stderr
+        assert f"OutputError: Another process is working in {run.path}; wait until it ends" in second.stderr
         assert folder_bytes(run.path) == before
     claim(run)  # the lock is released
 
@@ -319,7 +321,7 @@ def test_a_record_that_is_missing_or_damaged_is_reported(run: RunFolder) -> None
     path = run.path / "records.jsonl"
     first, second = path.read_text().splitlines(keepends=True)
     path.write_text(second)
-    with pytest.raises(DataError, match="expected a line for each of 2 rounds, found 1"):
+    with pytest.raises(DataError, match="expected 2 lines, one for each round, found 1"):
         run.records()
     path.write_text(first + '{"round": 2}\n')
     with pytest.raises(DataError, match=r"records.jsonl, line 2: field 'sources': expected an entry"):
@@ -352,3 +354,12 @@ def test_the_selection_of_rollouts_is_read_as_it_was_saved(finished_run: Path) -
     assert np.all(selection.share[selection.kept] >= selection.threshold)
     assert selection.measure == "share of the best return from nearby starts"
     assert selection.steps == 1000
+
+
+def test_a_selection_with_the_earlier_name_of_the_threshold_is_read(copy_run: CopyRun) -> None:
+    run = RunFolder(copy_run("run"))
+    path = run.path / "rollouts.safetensors"
+    arrays, facts = read_tensors(path, "bats-rollouts")
+    named = {"cut": facts["threshold"], "by_return": facts["by_return"], "steps": facts["steps"]}
+    write_tensors(path, "bats-rollouts", arrays, named, overwrite=True)
+    assert run.selection().threshold == facts["threshold"]

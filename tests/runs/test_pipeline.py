@@ -162,12 +162,15 @@ def test_settings_of_the_policy_may_change_until_it_is_made(finished_run: Path, 
 
 @pytest.mark.parametrize("config", [SMALL, CHOOSING], ids=["one option", "several options"])
 @pytest.mark.usefixtures("no_training")
-def test_a_cut_that_no_rollout_reaches_leaves_a_folder_that_continues_with_another_cut(
+def test_a_threshold_that_no_rollout_reaches_leaves_a_folder_that_continues_with_another(
     finished_run: Path, without_policy: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # another number of demonstrations would have to be compiled, and what is cloned is not the point
     monkeypatch.setattr(pipeline, "clone", lambda *_, **__: load_policy(finished_run / "policy.safetensors"))
-    with pytest.raises(DataError, match=r"the cut of 1e\+09.*Lower `rollouts.min_return`; training and stitching are"):
+    with pytest.raises(
+        DataError,
+        match=r"a return of at least 1e\+09.*Lower `rollouts.min_return`; the trained model and the stitches are",
+    ):
         fit(small_log(), replace(config, rollouts=RolloutConfig(min_return=1e9)), folder=without_policy)
     assert not RunFolder(without_policy).is_finished
     result = fit(small_log(), replace(config, rollouts=RolloutConfig(min_return=0.0)), folder=without_policy)
@@ -293,7 +296,7 @@ def test_what_cannot_be_fitted_is_refused_before_any_work(
     with pytest.raises(DataError, match="states that change"):
         fit(bandit, SMALL)
     other = Dataset.from_arrays(np.arange(200.0)[:, None], np.zeros((200, 1)), np.ones(200))
-    with pytest.raises(SettingError, match=r"The model has 2 numbers in a state, .*; the log has 1 numbers in a state"):
+    with pytest.raises(SettingError, match=r"the model has states of size 2 and .*, the log has states of size 1"):
         fit(other, SMALL, model=model)
     assert list(tmp_path.iterdir()) == []
 

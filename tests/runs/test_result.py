@@ -93,7 +93,7 @@ def test_only_a_finished_run_can_be_solved_again_or_loaded(tmp_path: Path) -> No
     with run.claimed(HEADER, CONFIG):
         pass
     for read in (lambda path: solve_again(RunFolder(path)), load_result):
-        with pytest.raises(DataError, match=r"expected a finished run, found an unfinished run.*it continues"):
+        with pytest.raises(DataError, match=r"expected a finished run, found an unfinished run.*to continue it"):
             read(run.path)
 
 

@@ -95,7 +95,7 @@ def test_a_policy_for_another_reward_says_so_and_is_not_certified(run: RunFolder
     high_cut = replace(SMALL, rollouts=RolloutConfig(min_return=1e9))  # set for the run's own reward, so it is ignored
     policy = clone_again(run, solution, config=high_cut, solved_under=under)
     assert policy.card["solved_under"] == under
-    with pytest.raises(SettingError, match="solved under other settings"):
+    with pytest.raises(SettingError, match="cannot be certified: its graph was solved with settings other than"):
         certify_again(run, CertificateConfig(), policy=policy)
 
 
