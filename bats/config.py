@@ -80,7 +80,7 @@ class ModelConfig(Settings):
     updates: Count = 11_000
     """training updates; for long logs see `passes`"""
     passes: NonNegative = 2.8
-    """minimum number of passes over the log; for long logs it replaces `updates` if it needs more updates"""
+    """minimum number of passes over the log; for long logs, where these need more updates than `updates`"""
     learning_rate: Annotated[Positive, FINITE] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"

@@ -1,18 +1,17 @@
-"""The errors this package raises on purpose, all under one roof.
+"""The errors that this package raises on purpose, all with one base class.
 
-Anything else that escapes is a defect of ours: whoever catches `BatsError` has caught every complaint about
-their data, their files and their settings.
+`BatsError` covers every problem with data, files and settings. Any other exception is a bug in this package.
 """
 
 from __future__ import annotations
 
 
 class BatsError(Exception):
-    """Base of every error the package raises on purpose."""
+    """Base of every error that the package raises on purpose."""
 
 
 class DataError(BatsError):
-    """A log that cannot be used, told so that it can be mended.
+    """A log or file that cannot be used; the message says what to correct.
 
     The message reads `file: field 'actions', row 17: expected …, found …. hint`, leaving out what does not apply.
     """
@@ -36,17 +35,17 @@ class DataError(BatsError):
         super().__init__(" ".join(filter(None, (f"{place}: {message}" if place else message, hint))))
 
     def within(self, file: str) -> DataError:
-        """The same complaint, with the file it came from."""
+        """The same error, with the file it came from."""
         return DataError(**(vars(self) | {"file": file}))
 
     def hinted(self, hint: str) -> DataError:
-        """The same complaint, with one more hint."""
+        """The same error, with one more hint."""
         return DataError(**(vars(self) | {"hint": " ".join(filter(None, (self.hint, hint)))}))
 
 
 class SettingError(BatsError, ValueError):
-    """A setting or an argument that makes no sense."""
+    """A setting or an argument that is not valid."""
 
 
 class OutputError(BatsError):
-    """Something could not be written, or would have been overwritten."""
+    """A file that could not be written, or would have been overwritten."""

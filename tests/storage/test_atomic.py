@@ -64,7 +64,7 @@ def test_existing_files_are_refused_before_any_work_with_a_hint(tmp_path: Path) 
     (tmp_path / "second").write_text("old")
     paths = (tmp_path / "first", tmp_path / "second")
     with pytest.raises(OutputError, match="second exists already; choose another name or use --overwrite"):
-        refuse_existing(*paths, hint=", or --overwrite")
+        refuse_existing(*paths, hint=" or use --overwrite")
     refuse_existing(*paths, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["second"]
 
