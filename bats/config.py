@@ -80,14 +80,15 @@ class ModelConfig(Settings):
     updates: Count = 11_000
     """training updates; for long logs see `passes`"""
     passes: NonNegative = 2.8
-    """minimum number of passes over the log; for long logs, where these need more updates than `updates`"""
+    """minimum number of passes over the log; for a long log, where they need more than `updates`, they decide"""
     learning_rate: Annotated[Positive, FINITE] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"
     """learning rate schedule; cosine: warm-up, then decay to a hundredth of the peak over all updates"""
     variance_weight: NonNegative = 0.5
     """the likelihood of a row is weighted by its predicted variance to this power. 0: plain likelihood [the paper],
-    which neglects rows that are hard to predict, such as contacts. 1: rows are weighted as by the squared error"""
+    which neglects rows that are hard to predict, such as contacts. 1: all rows have the same
+    weight, as with a squared error"""
     weight_decay: NonNegative = 0.0
     """L2 penalty on the weights"""
     evaluate_every: Count | None = 500
@@ -110,8 +111,8 @@ class CandidateConfig(Settings):
     branching: Count | None = 1
     """maximum number of edges that are followed in each state, the best ones first; none: all edges [the paper]"""
     lengths: Literal["longest", "all"] = "longest"
-    """targets on the path after a neighbour. longest: only the last one, which gives the planner the most steps; all:
-    every target on the path [the paper]"""
+    """the search steps to a neighbour and follows the policy from there. longest: only the last state of this path is a
+    target, which leaves the planner the most actions; all: every state of it is one [the paper]"""
     impact: Literal["advantage", "value"] = "advantage"
     """how a candidate's gain is estimated. advantage: with the rewards along the path; value: V(target) > V(state that
     the policy reaches in the same number of steps) [the paper]"""
@@ -239,7 +240,7 @@ class CertificateConfig(Settings):
     """How the bounds on the policy are computed."""
 
     confidence: Fraction = 0.95
-    """fraction of rollouts whose summed errors the bounds must cover"""
+    """confidence of the bounds: fraction of rollouts whose total model error they must cover"""
     reward_range: Annotated[tuple[float, float], _RANGE] | None = None
     """smallest and largest possible reward; none: the smallest and largest reward in the log"""
 
@@ -264,7 +265,7 @@ class Config(Settings):
     """unit of distances. steps: each component divided by its typical change in one step; raw: as in the log; std:
     divided by the standard deviation; bisimulation: a learned distance that bounds value differences"""
     penalty_steps: NonNegative = 3.0
-    """penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of values in the log"""
+    """penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of V in the log's MDP"""
     penalty: NonNegative | None = None
     """penalty per unit of stitch error, in reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True

@@ -36,8 +36,8 @@ def _add_changes(parser: ArgumentParser) -> None:
     table = f"""
     --gamma X  discount per step
     --dead-end-value X  value of a state after which the log has no data
-    --penalty-steps X  penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of values in
-        the log
+    --penalty-steps X  penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of V in the
+        log's MDP
     --penalty X  penalty per unit of stitch error, in reward; replaces --penalty-steps
     --tolerance X  use only stitches with an error below this
     {REWARD}
@@ -179,7 +179,7 @@ def run_clone(arguments: Namespace, terminal: Terminal) -> None:
 def add_certify(parser: ArgumentParser) -> None:
     table = f"""
     RUN  {RUN}
-    --confidence X  fraction of rollouts whose summed errors the bounds must cover
+    --confidence X  confidence of the bounds: fraction of rollouts whose total model error they must cover
     --reward-range NUMBERS  smallest and largest possible reward, for example 0,1
     --policy FILE  another cloned policy of this run; the default is the run's own policy
     --name NAME  name of the new certificate: RUN/certificates/NAME; the default is made from the options

@@ -108,7 +108,7 @@ class Header:
                 began, begins = ("without --reuse" if run is None else f"with --reuse {run}" for run in (own, others))
                 found.append(f"it was started {began}, not {begins}")
             else:
-                found.append(f"its log {self.log} differs from {other.log} in the {part}")
+                found.append(f"it was started with other {part} (its log: {self.log}; the log given now: {other.log})")
         return found
 
 

@@ -89,7 +89,7 @@ def test_where_the_metric_differs_the_graph_is_not_taken(finished_run: Path, tmp
 
 def test_what_cannot_be_reused_is_refused_before_any_work(finished_run: Path, run_copy: Path, tmp_path: Path) -> None:
     folder = tmp_path / "refused"
-    with pytest.raises(SettingError, match="differs from small log in the transitions"):
+    with pytest.raises(SettingError, match="it was started with other transitions"):
         fit(small_log(seed=1), SMALL, reuse=finished_run, folder=folder)
     with pytest.raises(SettingError, match="its seed is 0, not 1"):
         fit(small_log(), SMALL, seed=1, reuse=finished_run, folder=folder)

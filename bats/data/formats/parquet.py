@@ -66,7 +66,8 @@ def _read_fields(file: ParquetFile, columns: ColumnMap, rows: int, done: Callabl
             fields[field][filled : filled + len(values)] = values
         filled += batch.num_rows
         done(filled, rows)
-    require(filled == rows and fields, f"{rows:,} rows, as the file's footer says, and at least 1", f"{filled:,}")
+    require(filled == rows, f"{rows:,} rows, as the file's footer says", f"{filled:,}")
+    require(filled > 0, "at least 1 row", "none")
     return fields
 
 
