@@ -80,7 +80,7 @@ class ModelConfig(Settings):
     updates: Count = 11_000
     """training updates; for long logs see `passes`"""
     passes: NonNegative = 2.8
-    """minimum number of passes over the log; for a long log, where they need more than `updates`, they decide"""
+    """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead"""
     learning_rate: Annotated[Positive, FINITE] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"
@@ -111,8 +111,8 @@ class CandidateConfig(Settings):
     branching: Count | None = 1
     """maximum number of edges that are followed in each state, the best ones first; none: all edges [the paper]"""
     lengths: Literal["longest", "all"] = "longest"
-    """the search steps to a neighbour and follows the policy from there. longest: only the last state of this path is a
-    target, which leaves the planner the most actions; all: every state of it is one [the paper]"""
+    """the search steps to a neighbour and follows the policy from there. longest: only the last state of this path
+    becomes a target, so that the planner has as many actions as possible; all: every state of it [the paper]"""
     impact: Literal["advantage", "value"] = "advantage"
     """how a candidate's gain is estimated. advantage: with the rewards along the path; value: V(target) > V(state that
     the policy reaches in the same number of steps) [the paper]"""

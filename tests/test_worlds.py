@@ -112,9 +112,9 @@ def test_image_shows_goal_and_player_at_their_positions(shape: tuple[int, ...]) 
 
 
 def test_the_error_says_what_can_be_drawn() -> None:
-    with pytest.raises(BatsError, match=r"'rgb_array' of a world with 1 or 2 axes; got 'human' of a world with 2 axes"):
+    with pytest.raises(BatsError, match=r"'rgb_array' if the world has 1 or 2 axes; got 'human' for 2 axes"):
         WorldEnv((2, 2), render_mode="human")
-    with pytest.raises(BatsError, match="got 'rgb_array' of a world with 3 axes"):
+    with pytest.raises(BatsError, match="got 'rgb_array' for 3 axes"):
         WorldEnv((2, 2, 2), render_mode="rgb_array")
     assert WorldEnv((2, 2, 2)).render() is None
     assert gymnasium.make("bats/chain-v0", render_mode="rgb_array").unwrapped.render().shape == (40, 400, 3)

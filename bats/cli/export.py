@@ -56,6 +56,6 @@ def _agreement(policy: Policy, difference: float | None) -> str:
     if difference is None:
         return "it was not compared with the policy: onnxruntime is not installed (`pip install 'bats-rl[onnx]'`)"
     continuous = policy.action_count is None
-    what, unit = ("actions", " (1 = half of the action range)") if continuous else ("probabilities", "")
+    what, unit = ("actions", " in units of half the action range") if continuous else ("probabilities", "")
     differ = f"its {what} differ from the policy's by at most {difference:.1e}{unit}"
     return f"{differ}, measured on {CHECKED:,} random observations"

@@ -135,7 +135,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
 
         with _timed("clone", seconds), shown_progress(terminal.err, quiet=arguments.quiet) as progress:
             save_policy(clone_again(run, solution, solved_under=given, progress=progress), arguments.policy)
-        saved["policy cloned in"] = str(arguments.policy)
+        saved["policy saved in"] = str(arguments.policy)
     facts = {
         "value at the starts": f"{solution.start_value:.6g} (discount {mdp.gamma:g})",
         "value when the run ended": f"{summary.value:.6g} (discount {summary.gamma:g})",

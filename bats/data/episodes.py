@@ -115,10 +115,10 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         flagged = is_end if timeouts is None else is_end | timeouts
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
         count = int(np.count_nonzero(jumps))
-        text = f"{plural(count, 'step')} without a flag had more than {JUMP_FACTOR:g} times the length of the longest "
-        text += (
-            "ordinary step; episodes were ended there." if count else "ordinary step, so no episode was ended by it."
-        )
+        longer = f"more than {JUMP_FACTOR:g} times as long as the longest ordinary step"
+        text = f"{plural(count, 'step')} without a flag: {longer}; episodes were ended there."
+        if not count:
+            text = f"No step without a flag is {longer}, so no further episode ends were guessed."
         if timeouts is None and flags.ends is None:
             guess = "The log has neither next states nor timeouts, so the ends of episodes are guessed."
             notes.append(Note("problem", f"{guess} {text}"))
@@ -136,7 +136,7 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
     next_observations[is_end] = observations[is_end]
     keep = ~is_end | terminations
     if terminal := int(np.count_nonzero(terminations)):
-        text = f"{plural(terminal, 'terminal row')} had no logged next state and was kept for the reward."
+        text = f"{plural(terminal, 'terminal row')} without a logged next state: kept for the reward."
         notes.append(Note("decision", text))
     if lost := int(np.count_nonzero(~keep)):
         text = f"{plural(lost, 'row')} at the end of an episode had no logged next state and had to be left out."

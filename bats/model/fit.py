@@ -142,5 +142,8 @@ def _load_checkpoint(path: Path, template: TrainingState, identity: Mapping[str,
     arrays, facts = read_tensors(path, _TRAINING)
     for name, value in json.loads(json.dumps(identity)).items():
         if facts.get(name) != value:
-            raise DataError(f"a training state with {name} {value}", f"{facts.get(name)}", file=str(path))
+            hint = "Delete this file to train from the start."
+            raise DataError(
+                f"a checkpoint of training with {name} {value}", f"{facts.get(name)}", file=str(path), hint=hint
+            )
     return fill_tree(template, arrays, file=str(path))

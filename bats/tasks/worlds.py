@@ -83,8 +83,8 @@ class WorldEnv(gymnasium.Env[Float[np.ndarray, "K"], np.int64]):
         self, shape: Shape = GRID.shape, *, ends: bool = True, move_cost: float = 0.0, render_mode: str | None = None
     ) -> None:
         if render_mode is not None and (render_mode != "rgb_array" or len(shape) > 2):
-            valid = "None, or 'rgb_array' of a world with 1 or 2 axes"
-            raise SettingError(f"`render_mode` must be {valid}; got {render_mode!r} of a world with {len(shape)} axes.")
+            valid = "None, or 'rgb_array' if the world has 1 or 2 axes"
+            raise SettingError(f"`render_mode` must be {valid}; got {render_mode!r} for {len(shape)} axes.")
         self.render_mode = render_mode
         self.world = World(tuple(shape), ends=ends, move_cost=move_cost)
         high = np.array(self.world.shape, dtype=np.float64) - 1

@@ -95,7 +95,7 @@ def test_the_policy_of_a_run_that_was_solved_again_can_be_cloned(run: Path, caps
     capsys.readouterr()
 
     arguments = [str(run), *CORNER, "--steps", "50", "--policy", "corner.safetensors"]
-    assert solve(capsys, *arguments)["policy cloned in"] == "corner.safetensors"
+    assert solve(capsys, *arguments)["policy saved in"] == "corner.safetensors"
     corner = load_policy("corner.safetensors")
     assert corner.card["solved_under"] == {"goal": [0.0, 0.0], "radius": 0.4}
     solution = solve_again(run, Changes(reward=goal_reward(np.zeros(2), 0.4)))

@@ -176,7 +176,7 @@ def test_interrupted_training_continues_from_its_checkpoint(tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         fit_model(log, QUICK, seed=1, checkpoint=checkpoint, progress=stop_half_way)
     assert checkpoint.exists()
-    with pytest.raises(DataError, match="a training state with seed 2"):
+    with pytest.raises(DataError, match="a checkpoint of training with seed 2"):
         fit_model(log, QUICK, seed=2, checkpoint=checkpoint)
     done: list[int] = []
     resumed = fit_model(
