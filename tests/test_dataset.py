@@ -82,7 +82,7 @@ def test_boundaries_are_found_however_short_the_episodes_are() -> None:
     assert make(states).episode_count == 50
     none_flagged = make(states, timeouts=[False] * len(states))
     assert none_flagged.episode_count == 50
-    assert "49 steps without a flag: more than 3 times as long as the longest ordinary step" in text(none_flagged)
+    assert "49 jumps (more than 3 times as long as the longest ordinary steps)" in text(none_flagged)
 
 
 def test_a_switch_that_seldom_turns_is_no_boundary() -> None:

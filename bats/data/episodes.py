@@ -115,10 +115,10 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         flagged = is_end if timeouts is None else is_end | timeouts
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
         count = int(np.count_nonzero(jumps))
-        longer = f"more than {JUMP_FACTOR:g} times as long as the longest ordinary step"
-        text = f"{plural(count, 'step')} without a flag: {longer}; episodes were ended there."
+        jump = f"(more than {JUMP_FACTOR:g} times as long as the longest ordinary steps)"
+        text = f"{plural(count, 'jump')} {jump} that no flag marks as an episode end: episodes were ended there."
         if not count:
-            text = f"No step without a flag is {longer}, so no further episode ends were guessed."
+            text = f"No jumps {jump} were found, so only the marked episode ends are used."
         if timeouts is None and flags.ends is None:
             guess = "The log has neither next states nor timeouts, so the ends of episodes are guessed."
             notes.append(Note("problem", f"{guess} {text}"))

@@ -49,8 +49,8 @@ def calibrate(metric: BisimulationMetric, steps: PolicySteps, *, share: float = 
         ratio = np.divide(difference, distance, out=unbounded, where=distance > 0)
         factors.append(float(np.quantile(ratio, share, method="higher")))
         if not np.isfinite(factors[-1]):
-            expected = f"distances above 0 between states of different value, in {share:.1%} of the {kind} pairs"
-            raise DataError(expected, f"distance 0 in {np.mean(np.isinf(ratio)):.1%} of them")
+            expected = f"a metric that separates states of different value in {share:.1%} of the {kind} held-out pairs"
+            raise DataError(expected, f"distance 0 in {np.mean(np.isinf(ratio)):.1%} of these pairs")
     if max(factors) == 0:  # all values are equal, so any distance bounds them
         return metric
     # embeddings are in single precision: the pair that decides must not fall short by rounding
