@@ -12,13 +12,14 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Indices, Progress, no_progress
 from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.graph.mdp import Stitches, TabularMDP, add_stitches
-from bats.graph.relabel import prune, stitch_errors
+from bats.graph.mdp import LOGGED, TabularMDP
+from bats.graph.relabel import prune, stitch_errors, with_gamma
 from bats.model.ensemble import Dynamics, one_hot
 from bats.model.fit import Model, fit_rewards, load_model
 from bats.runs.folder import Header, RunFolder, setting_differences
@@ -42,33 +43,28 @@ def reused_model(source: RunFolder, dataset: Dataset, header: Header, *, progres
 
 
 def reused_graph(log: TabularMDP, source: RunFolder, model: Model, header: Header, config: Config) -> TabularMDP:
-    """The log's MDP with the stitches of the run, if their errors are in the same metric and within the tolerance."""
+    """The log's MDP with all stitches that the run ended with, if their errors are in the same metric and within the
+    tolerance."""
     if source.settings().metric != config.metric or config.metric == "bisimulation":
         return log
-    same_rewards = source.header().rewards == header.rewards
-    mdp = log
-    for number, stitches in enumerate(source.stitches(), 1):
-        if not same_rewards:
-            stitches = _with_rewards(stitches, mdp, model.dynamics)
-        mdp = add_stitches(mdp, stitches, stitch_round=number)
-    return prune(mdp, stitch_errors(mdp) < config.stitch.tolerance)
+    graph = source.load_graph()
+    reward, stitched = graph.reward.copy(), np.flatnonzero(graph.stitch_round != LOGGED)
+    # the transitions are the same, so the logged edges are too, and in the same order
+    reward[graph.stitch_round == LOGGED] = log.reward
+    if source.header().rewards != header.rewards:
+        reward[stitched] = _predicted_rewards(graph, stitched, model.dynamics)
+    starts = {"starts": log.starts, "start_weights": log.start_weights}
+    graph = replace(with_gamma(graph, log.gamma), penalty=log.penalty, reward=reward, **starts)
+    return prune(graph, stitch_errors(graph) < config.stitch.tolerance)
 
 
-def _with_rewards(stitches: Stitches, mdp: TabularMDP, dynamics: Dynamics) -> Stitches:
-    """The stitches with the rewards that the model predicts along their imagined states."""
-    count, longest = stitches.reward.shape
-    steps = np.arange(longest)
-    last = steps == stitches.length[:, None] - 1
-    states = np.concatenate([mdp.states[stitches.source][:, None], stitches.state], axis=1)
-    imagined = np.concatenate([stitches.state, np.zeros_like(states[:, :1])], axis=1)
-    next_states = np.where(last[:, :, None], mdp.states[stitches.target][:, None], imagined)
-    actions = one_hot(stitches.action, dynamics.kind.action_count)
-    flat = (part.reshape(count * longest, -1) for part in (states, actions, next_states))
-    transition = [dynamics.per_member(jnp.asarray(one, jnp.float32)) for one in flat]
+def _predicted_rewards(mdp: TabularMDP, edges: Indices, dynamics: Dynamics) -> Float[np.ndarray, "n"]:
+    """The rewards that the model predicts for some edges, by the mean of its members."""
+    actions = one_hot(mdp.action[edges], dynamics.kind.action_count)
+    parts = mdp.states[mdp.source[edges]], actions, mdp.states[mdp.target[edges]]
+    transition = [dynamics.per_member(jnp.asarray(part, jnp.float32)) for part in parts]
     reward, continuing = (
-        np.asarray(predict(*transition), np.float64).mean(axis=0).reshape(count, longest)
+        np.asarray(predict(*transition), np.float64).mean(axis=0)
         for predict in (dynamics.reward, dynamics.continuing_reward)
     )
-    terminates = last & mdp.always_terminal[stitches.target][:, None]
-    used = steps < stitches.length[:, None]
-    return replace(stitches, reward=np.where(used, np.where(terminates, reward, continuing), 0.0))
+    return np.where(mdp.discount[edges] == 0, reward, continuing)

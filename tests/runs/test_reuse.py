@@ -81,6 +81,16 @@ def test_stitches_beyond_a_smaller_tolerance_are_left_out(finished_run: Path, tm
     assert reused_stitches(tmp_path / "strict") == (len(errors), np.count_nonzero(errors < tolerance))
 
 
+def test_a_run_that_reused_another_hands_on_the_stitches_of_both(finished_run: Path, tmp_path: Path) -> None:
+    plain = replace(SMALL, certificate=None)
+    second = fit(small_log(), plain, reuse=finished_run, folder=tmp_path / "second")
+    fit(small_log(), plain, reuse=second.folder, folder=tmp_path / "third")
+    assert reused_stitches(second.folder)[0] == load_result(finished_run).mdp.stitch_count
+    assert reused_stitches(tmp_path / "third") == (second.mdp.stitch_count, second.mdp.kept_stitches)
+    corner = fit(lower_left_log(), plain, reuse=second.folder, folder=tmp_path / "corner")
+    assert reused_stitches(corner.folder) == (second.mdp.stitch_count, second.mdp.kept_stitches)
+
+
 def test_where_the_metric_differs_the_graph_is_not_taken(finished_run: Path, tmp_path: Path) -> None:
     other = replace(SMALL, certificate=None, metric="raw")
     fit(small_log(), other, reuse=finished_run, folder=tmp_path / "other")
