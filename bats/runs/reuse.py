@@ -1,5 +1,5 @@
-"""Reusing a finished run for another reward, discount or tolerance: its model, and where the metric is the same its
-graph.
+"""Reusing a finished run for another reward, discount or tolerance: its model, and its graph where errors of stitches
+are measured in the same way.
 
 What a plan does depends neither on the rewards nor on the discount. So the dynamics stay as they are, only the reward
 networks are learned again where the rewards differ, and stitching continues from the old stitches with their new
@@ -43,9 +43,10 @@ def reused_model(source: RunFolder, dataset: Dataset, header: Header, *, progres
 
 
 def reused_graph(log: TabularMDP, source: RunFolder, model: Model, header: Header, config: Config) -> TabularMDP:
-    """The log's MDP with all stitches that the run ended with, if their errors are in the same metric and within the
-    tolerance."""
-    if source.settings().metric != config.metric or config.metric == "bisimulation":
+    """The log's MDP with all stitches of the run whose errors are within the tolerance; the log's MDP alone where
+    errors are measured in another way."""
+    ways = [(one.metric, one.stitch.local_error) for one in (source.settings(), config)]
+    if ways[0] != ways[1] or config.metric == "bisimulation":
         return log
     graph = source.load_graph()
     reward, stitched = graph.reward.copy(), np.flatnonzero(graph.stitch_round != LOGGED)

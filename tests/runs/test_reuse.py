@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.errors import DataError, SettingError
 from bats.graph.mdp import LOGGED, TabularMDP
@@ -91,9 +92,13 @@ def test_a_run_that_reused_another_hands_on_the_stitches_of_both(finished_run: P
     assert reused_stitches(corner.folder) == (second.mdp.stitch_count, second.mdp.kept_stitches)
 
 
-def test_where_the_metric_differs_the_graph_is_not_taken(finished_run: Path, tmp_path: Path) -> None:
-    other = replace(SMALL, certificate=None, metric="raw")
-    fit(small_log(), other, reuse=finished_run, folder=tmp_path / "other")
+@pytest.mark.parametrize(
+    "other", [replace(SMALL, metric="raw"), replace(SMALL, stitch=replace(SMALL.stitch, local_error=False))]
+)
+def test_where_errors_are_measured_in_another_way_the_graph_is_not_taken(
+    finished_run: Path, tmp_path: Path, other: Config
+) -> None:
+    fit(small_log(), replace(other, certificate=None), reuse=finished_run, folder=tmp_path / "other")
     assert reused_stitches(tmp_path / "other") == (0, 0)
 
 
