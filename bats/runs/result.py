@@ -111,6 +111,12 @@ class Changes(Settings):
         if self.penalty is not None and self.penalty_steps is not None:
             raise SettingError("Give the penalty either in reward or in steps, not both.")
 
+    def given(self) -> dict[str, object]:
+        """The settings that were given, as plain values; a reward by the name of its function."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        name = getattr(self.reward, "__name__", str(self.reward))
+        return given if self.reward is None else {**given, "reward": name}
+
 
 def solve_again(run: RunFolder | Path | str, changes: Changes | None = None) -> Solution:
     """Solves a finished run, under other settings if given. A penalty in steps follows the rewards and the discount."""

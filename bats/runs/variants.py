@@ -9,7 +9,6 @@ confidence or another policy gives another certificate. The command line keeps t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,37 +16,40 @@ from bats.arrays import Progress, no_progress
 from bats.bounds.certificate import Certificate
 from bats.config import CertificateConfig, Config
 from bats.errors import SettingError
-from bats.graph.solve import Solution
 from bats.model.fit import load_model
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import certify_solved, clone_solved
-from bats.runs.result import run_metric, solve_again
+from bats.runs.result import Changes, run_metric, solve_again
+
+
+def cloning_settings(run: RunFolder, changes: Changes) -> Config:
+    """The run's own settings to clone a graph with that was solved under these changes."""
+    config = run.settings()
+    if changes.reward is None:
+        return config
+    # a smallest return that was set for the run's own reward says nothing of another one
+    return replace(config, rollouts=replace(config.rollouts, min_return=None))
 
 
 def clone_again(
     run: RunFolder | Path | str,
-    solution: Solution | None = None,
+    changes: Changes | None = None,
     *,
     config: Config | None = None,
-    solved_under: Mapping[str, object] | None = None,
     progress: Progress = no_progress,
 ) -> Policy:
-    """Clones the policy of a finished run again, from its graph as it is or as `solve_again` has solved it.
+    """Clones the policy of a finished run again, from its graph as it is or as it is solved under some changes.
 
-    `config` has other settings for the rollouts and the network. `solved_under` goes into the policy's card: the
-    settings that the graph was solved with, where they are not the run's.
+    `config` has other settings for the rollouts and the network. The policy's card lists the changes.
     """
-    run = RunFolder.of(run)
-    summary, header, config = run.summary(), run.header(), config or run.settings()
-    if solved_under:
-        # a smallest return that was set for the run's own reward says nothing of another one
-        config = replace(config, rollouts=replace(config.rollouts, min_return=None))
-    support = load_policy(run.policy).support
-    solution = solve_again(run) if solution is None else solution
+    run, changes = RunFolder.of(run), changes or Changes()
+    summary, header, config = run.summary(), run.header(), config or cloning_settings(run, changes)
+    support, solution = load_policy(run.policy).support, solve_again(run, changes)
     policy, _ = clone_solved(solution, run_metric(summary), config, support, header, progress)
-    return replace(policy, card={**policy.card, "solved_under": dict(solved_under)}) if solved_under else policy
+    given = changes.given()
+    return replace(policy, card={**policy.card, "solved_under": given}) if given else policy
 
 
 def certify_again(
