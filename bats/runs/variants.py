@@ -62,8 +62,22 @@ def certify_again(
     """Bounds the policy of a finished run, or another clone of the same graph, with other settings."""
     run = RunFolder.of(run)
     summary, config = run.summary(), replace(run.settings(), certificate=settings)
-    clone = load_policy(run.policy) if policy is None else policy
+    own = load_policy(run.policy)
+    clone = own if policy is None else policy
+    reasons = _differences(clone, own)
     if clone.card.get("solved_under"):
-        reason = "its graph was solved with settings other than the run's own"
-        raise SettingError(f"This policy cannot be certified: {reason}.")
+        reasons.append("its graph was solved with settings other than the run's own")
+    if reasons:
+        raise SettingError(f"This policy cannot be certified: {'; '.join(reasons)}.")
     return certify_solved(run, solve_again(run), clone, load_model(run.model), summary, config, progress)
+
+
+def _differences(policy: Policy, own: Policy) -> list[str]:
+    """How a policy's observations and actions differ from those of the run's own policy, in words."""
+    descriptions = []
+    for one in (policy, own):
+        bounds = ", ".join(f"{low:g} to {high:g}" for low, high in zip(one.low, one.high, strict=True))
+        actions = f"continuous with bounds {bounds}" if one.action_count is None else f"{one.action_count} discrete ones"
+        descriptions.append({"observations have": f"{len(one.mean)} numbers", "actions are": actions})
+    given, expected = descriptions
+    return [f"its {name} {given[name]}, not {expected[name]}" for name in given if given[name] != expected[name]]

@@ -98,6 +98,20 @@ def test_a_policy_for_another_reward_says_so_and_is_not_certified(run: RunFolder
         certify_again(run, CertificateConfig(), policy=policy)
 
 
+def test_a_policy_of_another_log_is_not_certified_and_the_error_says_what_differs(run: RunFolder) -> None:
+    own = load_policy(run.policy)
+    weights = (np.zeros((3, 8), dtype=np.float32), *own.weights[1:])
+    wide = replace(own, weights=weights, mean=np.zeros(3), std=np.ones(3))
+    discrete = replace(own, low=own.low[:0], high=own.high[:0], action_count=4)
+    for policy, message in (
+        (wide, "its observations have 3 numbers, not 2"),
+        (discrete, r"its actions are 4 discrete ones, not continuous with bounds -0\.09.* to 0\.09"),
+        (replace(own, high=own.high + 1), r"its actions are continuous with bounds .* to 1\.09.*, not continuous with"),
+    ):
+        with pytest.raises(SettingError, match=f"This policy cannot be certified: {message}"):
+            certify_again(run, CertificateConfig(), policy=policy)
+
+
 def test_a_smallest_return_is_ignored_only_if_it_was_set_for_another_reward(run: RunFolder) -> None:
     high = replace(SMALL, rollouts=RolloutConfig(min_return=1e9))
     with pytest.raises(DataError, match=r"Lower `rollouts.min_return`"):
