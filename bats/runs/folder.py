@@ -178,6 +178,14 @@ STAGES: dict[str, tuple[str, ...]] = {
     "certificate": ("certificate", "bisimulation"),
 }
 """the settings that each stage depends on, besides those of the stages before it"""
+_FILES: dict[str, tuple[str, ...]] = {
+    "model": (),
+    "stitching": ("mdp/*", "attempts/*", "records.jsonl", "metric-*.safetensors", "errors.safetensors"),
+    "final graph": ("options.jsonl",),
+    "policy": ("policy.safetensors", "policy.json", "rollouts.safetensors", "evaluation.json"),
+    "certificate": ("certificate.json", "bounds.safetensors"),
+}
+"""what each stage leaves, other than files that it replaces itself"""
 
 
 def stage_settings(config: Config, stage: str) -> tuple[str, ...]:
@@ -290,15 +298,24 @@ class RunFolder:
             yield
 
     def stages_made(self) -> list[str]:
-        """The stages that have begun to leave results, in order."""
+        """The stages up to the last one that has begun to leave results: all of them have determined these."""
         made = {
             "model": self.model.exists() or self.training.exists(),
             "stitching": self.has_base,
-            "final graph": self._options.exists() or self.policy.exists(),
+            "final graph": self._options.exists(),
             "policy": self.policy.exists(),
             "certificate": self.certificate.exists() or self.is_finished,
         }
-        return [stage for stage, is_made in made.items() if is_made]
+        last = max((number for number, is_made in enumerate(made.values(), 1) if is_made), default=0)
+        return list(made)[:last]
+
+    def remove_from(self, stage: str) -> None:
+        """Removes what is left of a stage that is made anew, and of all stages after it, since they depend on it."""
+        stages = list(_FILES)
+        with output_errors(self.path, "cleaned up"):
+            for name in stages[stages.index(stage) :]:
+                for path in (path for pattern in _FILES[name] for path in self.path.glob(pattern)):
+                    path.unlink()
 
     def _check(self, header: Header, config: Config) -> None:
         """Refuses a folder that is anything but a place for this run."""

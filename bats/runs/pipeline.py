@@ -149,6 +149,7 @@ def trained(job: Job, given: Model | None) -> Model:
             settings = job.config.model
             model = fit_model(dataset, settings, seed=job.seed, checkpoint=run.training, progress=job.progress)
         if not saved:
+            run.remove_from("model")
             save_model(model, run.model)
         run.training.unlink(missing_ok=True)  # also where a process died after saving the model
         return model
@@ -173,7 +174,7 @@ def penalty_unit(config: Config, log: Solution) -> float:
 
 def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> TabularMDP:
     """The MDP after all rounds, those that were saved before included."""
-    run, config, records = job.run, job.config, job.run.records()
+    run, config = job.run, job.config
     if run.has_base:
         mdp = run.load_graph()
     else:
@@ -181,7 +182,9 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
         mdp = replace(log.mdp, penalty=penalty)
         if job.reused is not None:
             mdp = reused_graph(mdp, job.reused, model, job.header, config)
+        run.remove_from("stitching")
         run.save_base(mdp)
+    records = run.records()
 
     def context_of(metric: Metric) -> PlanningContext:
         return PlanningContext.of(model, metric, log.mdp, local_error=config.stitch.local_error)
@@ -234,6 +237,7 @@ def chosen(job: Job, log: Solution, mdp: TabularMDP, model: Model) -> Option:
     if run.options():
         return run.options()[0]
 
+    run.remove_from("final graph")
     context = PlanningContext.of(model, job.metric, log.mdp, local_error=config.stitch.local_error)
     unit = penalty_unit(config, log)
     with run.timed("choosing"):
@@ -256,6 +260,7 @@ def cloned(job: Job, solution: Solution) -> Policy:
     with run.timed("cloning"):
         if run.policy.exists():
             return load_policy(run.policy)
+        run.remove_from("policy")
         rng = generator(job.seed, Stream.SUPPORT_SAMPLE)
         support = Support.of(job.dataset.observations, job.metric.weight, rng)
         policy, selection = clone_solved(solution, job.metric, job.config, support, job.header, job.progress)

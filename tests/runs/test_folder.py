@@ -111,14 +111,9 @@ def test_every_setting_belongs_to_a_stage() -> None:
 
 
 def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> None:
-    # of this run the rounds are made, but no model, policy or certificate
-    assert run.stages_made() == ["stitching"]
-    other = replace(
-        CONFIG,
-        model=ModelConfig(updates=5),
-        cloning=CloningConfig(updates=5),
-        certificate=CertificateConfig(confidence=0.5),
-    )
+    # of this run the rounds are made, but no policy or certificate
+    assert run.stages_made() == ["model", "stitching"]
+    other = replace(CONFIG, cloning=CloningConfig(updates=5), certificate=CertificateConfig(confidence=0.5))
     claim(run, config=other)
     assert run.settings() == other
     claim(run, config=replace(other, certificate=None))
@@ -152,6 +147,11 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
             ("model.safetensors",),
             replace(CONFIG, model=ModelConfig(updates=5)),
             "its model.updates is 11000, not 5. Choose another folder",
+        ),
+        (
+            ("certificate.json",),
+            replace(CONFIG, rollouts=RolloutConfig(steps=7), model=ModelConfig(updates=5)),
+            "its model.updates is 11000, not 5; its rollouts.steps is 1000, not 7. Choose another folder",
         ),
         (
             ("training.safetensors",),
