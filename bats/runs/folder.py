@@ -330,10 +330,12 @@ class RunFolder:
         changed = setting_differences(self.settings(), config, self.stages_made())
         if differences or changed:
             groups, advice = {name.split(".")[0] for name in changed}, "Choose another folder."
-            if not differences and groups == {"certificate"}:
-                advice = f"`bats-rl certify {self.path}` adds another certificate to this run."
-            elif not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
-                advice = f"`bats-rl clone {self.path}` adds another policy to this run."
+            if not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
+                command, addition = ("certify", "certificate") if groups == {"certificate"} else ("clone", "policy")
+                advice = f"`bats-rl {command} {self.path}` adds another {addition} to this run."
+                if not self.is_finished:
+                    finish = f"First finish this run with its own settings, `bats-rl fit … --config {self.path}`"
+                    advice = f"{finish}; then {advice}"
             found = "; ".join([*differences, *changed.values()])
             raise OutputError(f"{self.path} contains another run: {found}. {advice}")
 

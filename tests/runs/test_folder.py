@@ -126,7 +126,7 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("certificate.json",),
             replace(CONFIG, certificate=CertificateConfig(confidence=0.5)),
-            "its certificate.confidence is 0.95, not 0.5. `bats-rl certify .*run` adds another certificate",
+            "its certificate.confidence is 0.95, not 0.5. First .*then `bats-rl certify .*run` adds",
         ),
         (
             ("certificate.json",),
@@ -136,12 +136,12 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("policy.safetensors",),
             replace(CONFIG, cloning=CloningConfig(hidden=(8,))),
-            r"its cloning.hidden is \[256, 256, 256\], not \[8\]. `bats-rl clone .*run` adds another policy",
+            r"its cloning.hidden is \[256, 256, 256\], not \[8\]. First .*then `bats-rl clone .*run` adds",
         ),
         (
             ("policy.safetensors", "certificate.json"),
             replace(CONFIG, rollouts=RolloutConfig(steps=7), certificate=CertificateConfig(confidence=0.5)),
-            "its rollouts.steps is 1000, not 7; its certificate.confidence is 0.95, not 0.5. `bats-rl clone",
+            "its rollouts.steps is 1000, not 7; its certificate.confidence is 0.95, not 0.5. First .*then `bats-rl clone",
         ),
         (
             ("model.safetensors",),
@@ -161,12 +161,12 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("options.jsonl",),
             replace(CONFIG, final_tolerance=0.1),
-            "its final_tolerance is None, not 0.1. `bats-rl clone",
+            "its final_tolerance is None, not 0.1. First .*then `bats-rl clone",
         ),
         (
             ("policy.safetensors", "certificate.json"),
             replace(CONFIG, choice=ChoiceConfig(penalties=(1.0,))),
-            r"another run: its choice.penalties is \[\], not \[1.0\]. `bats-rl clone",
+            r"another run: its choice.penalties is \[\], not \[1.0\]. First .*then `bats-rl clone",
         ),
         (
             ("policy.safetensors", "certificate.json"),
@@ -189,6 +189,17 @@ def test_settings_of_stages_that_are_made_may_not_change_and_the_error_says_what
     with pytest.raises(OutputError, match=message):
         claim(run, config=config)
     assert folder_bytes(run.path) == before
+
+
+def test_an_unfinished_run_is_to_be_finished_before_anything_is_added_to_it(run: RunFolder) -> None:
+    (run.path / "policy.safetensors").write_text("made")
+    other = replace(CONFIG, cloning=CloningConfig(hidden=(8,)))
+    finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}`; then `bats-rl clone"
+    with pytest.raises(OutputError, match=finish):
+        claim(run, config=other)
+    run.finish(summary(2))
+    with pytest.raises(OutputError, match=r"not \[8\]\. `bats-rl clone"):
+        claim(run, config=other)
 
 
 def test_a_log_under_another_name_is_the_same_log(run: RunFolder) -> None:
