@@ -158,7 +158,7 @@ def run_clone(arguments: Namespace, terminal: Terminal) -> None:
     run = RunFolder(arguments.run)
     run.summary()
     file = run.policies / f"{_checked_name(arguments.name)}.safetensors"
-    refuse_existing(*policy_paths(file))
+    refuse_existing(file)  # a summary alone is what a killed process left
     changes = _read_changes(arguments)
     config = change_settings(cloning_settings(run, changes), arguments)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
@@ -195,7 +195,7 @@ def run_certify(arguments: Namespace, terminal: Terminal) -> None:
         settings = replace(settings, reward_range=arguments.reward_range)
         named.append("rewards-" + "-".join(f"{reward:g}" for reward in arguments.reward_range))
     folder = run.certificates / _checked_name(arguments.name or "-".join(named) or "again")
-    refuse_existing(folder)
+    refuse_existing(folder / run.certificate.name)  # other files alone are what a killed process left
     policy = None if arguments.policy is None else load_policy(arguments.policy)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         certificate = certify_again(run, settings, policy=policy, progress=progress)

@@ -77,9 +77,7 @@ def _differences(policy: Policy, own: Policy) -> list[str]:
     descriptions = []
     for one in (policy, own):
         bounds = ", ".join(f"{low:g} to {high:g}" for low, high in zip(one.low, one.high, strict=True))
-        actions = (
-            f"continuous with bounds {bounds}" if one.action_count is None else f"{one.action_count} discrete ones"
-        )
+        actions = f"continuous with bounds {bounds}" if one.action_count is None else f"{one.action_count} discrete"
         descriptions.append({"observations have": f"{len(one.mean)} numbers", "actions are": actions})
     given, expected = descriptions
     return [f"its {name} {given[name]}, not {expected[name]}" for name in given if given[name] != expected[name]]

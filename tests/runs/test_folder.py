@@ -141,7 +141,7 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("policy.safetensors", "certificate.json"),
             replace(CONFIG, rollouts=RolloutConfig(steps=7), certificate=CertificateConfig(confidence=0.5)),
-            "its rollouts.steps is 1000, not 7; its certificate.confidence is 0.95, not 0.5. First .*then `bats-rl clone",
+            "its rollouts.steps is 1000, not 7; its certificate.confidence is 0.95, not 0.5. First .*`bats-rl clone",
         ),
         (
             ("model.safetensors",),

@@ -105,7 +105,7 @@ def test_a_policy_of_another_log_is_not_certified_and_the_error_says_what_differ
     discrete = replace(own, low=own.low[:0], high=own.high[:0], action_count=4)
     for policy, message in (
         (wide, "its observations have 3 numbers, not 2"),
-        (discrete, r"its actions are 4 discrete ones, not continuous with bounds -0\.09.* to 0\.09"),
+        (discrete, r"its actions are 4 discrete, not continuous with bounds -0\.09.* to 0\.09"),
         (replace(own, high=own.high + 1), r"its actions are continuous with bounds .* to 1\.09.*, not continuous with"),
     ):
         with pytest.raises(SettingError, match=f"This policy cannot be certified: {message}"):
