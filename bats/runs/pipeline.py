@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
@@ -42,7 +43,7 @@ from bats.policy.support import Support
 from bats.presets import preset
 from bats.runs.folder import Header, RunFolder, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric
-from bats.runs.reuse import check_reuse, reused_graph, reused_model
+from bats.runs.reuse import check_reuse, reused_graph, reused_history, reused_model
 from bats.stitching.history import History
 from bats.stitching.loop import Round, stitch
 from bats.stitching.metric_refresh import Finished, Refresh, remeasured_errors, stitch_with_refresh
@@ -204,7 +205,8 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
             progress=job.progress,
         )
     else:
-        history, rounds = History.of(run.attempts(), mdp.real_count), range(len(records) + 1, total + 1)
+        history = reduce(History.extended, run.attempts(), reused_history(mdp))
+        rounds = range(len(records) + 1, total + 1)
         events = stitch(mdp, context_of(job.metric), config.stitch, seed=job.seed, history=history, rounds=rounds)
 
     job.progress("stitching", len(records), total)

@@ -18,11 +18,13 @@ from bats.arrays import Indices, Progress, no_progress
 from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.graph.mdp import LOGGED, TabularMDP
+from bats.graph.mdp import LOGGED, REUSED, TabularMDP
 from bats.graph.relabel import prune, stitch_errors, with_gamma
 from bats.model.ensemble import Dynamics, one_hot
 from bats.model.fit import Model, fit_rewards, load_model
 from bats.runs.folder import Header, RunFolder, setting_differences
+from bats.stitching.history import History
+from bats.stitching.records import Attempts, Outcome
 
 
 def check_reuse(source: RunFolder, header: Header, config: Config) -> None:
@@ -54,9 +56,22 @@ def reused_graph(log: TabularMDP, source: RunFolder, model: Model, header: Heade
     reward[graph.stitch_round == LOGGED] = log.reward
     if source.header().rewards != header.rewards:
         reward[stitched] = _predicted_rewards(graph, stitched, model.dynamics)
-    starts = {"starts": log.starts, "start_weights": log.start_weights}
-    graph = replace(with_gamma(graph, log.gamma), penalty=log.penalty, reward=reward, **starts)
+    # rounds of this run count from 1 again, and the old ones must not be taken for them
+    stitch_round = np.where(graph.stitch_round == LOGGED, LOGGED, REUSED).astype(graph.stitch_round.dtype)
+    changed = {"reward": reward, "stitch_round": stitch_round, "starts": log.starts, "start_weights": log.start_weights}
+    graph = replace(with_gamma(graph, log.gamma), penalty=log.penalty, **changed)
     return prune(graph, stitch_errors(graph) < config.stitch.tolerance)
+
+
+def reused_history(mdp: TabularMDP) -> History:
+    """The history before the first round: pairs that a reused run has stitched count as accepted."""
+    edges = np.flatnonzero((mdp.stitch_round == REUSED) & (mdp.source < mdp.real_count))  # the first of each stitch
+    stitch = mdp.stitch[edges]
+    target, length, zero = mdp.target[mdp.last_edge[stitch]], mdp.stitch_length[stitch], np.zeros(len(edges))
+    outcome = np.full(len(edges), Outcome.ACCEPTED)
+    attempts = Attempts(mdp.source[edges], target, length, length, distance=zero, error=zero, outcome=outcome)
+    # how far apart the pairs are is not known, so success rates start anew
+    return History.of([attempts], mdp.real_count).without_failures()
 
 
 def _predicted_rewards(mdp: TabularMDP, edges: Indices, dynamics: Dynamics) -> Float[np.ndarray, "n"]:
