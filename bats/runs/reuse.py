@@ -58,8 +58,8 @@ def reused_graph(log: TabularMDP, source: RunFolder, model: Model, header: Heade
         reward[stitched] = _predicted_rewards(graph, stitched, model.dynamics)
     # rounds of this run count from 1 again, and the old ones must not be taken for them
     stitch_round = np.where(graph.stitch_round == LOGGED, LOGGED, REUSED).astype(graph.stitch_round.dtype)
-    changed = {"reward": reward, "stitch_round": stitch_round, "starts": log.starts, "start_weights": log.start_weights}
-    graph = replace(with_gamma(graph, log.gamma), penalty=log.penalty, **changed)
+    graph = replace(with_gamma(graph, log.gamma), penalty=log.penalty, reward=reward, stitch_round=stitch_round)
+    graph = replace(graph, starts=log.starts, start_weights=log.start_weights)
     return prune(graph, stitch_errors(graph) < config.stitch.tolerance)
 
 
