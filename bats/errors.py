@@ -12,7 +12,7 @@ class BatsError(Exception):
 
 
 class DataError(BatsError):
-    """A log that cannot be used, told so that it can be mended.
+    """A log that cannot be used, with what is needed to mend it.
 
     The message reads `file: field 'actions', row 17: expected …, found …. hint`, leaving out what does not apply.
     """

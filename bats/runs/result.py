@@ -54,7 +54,7 @@ class Result:
     summary: Summary
     timings: tuple[Timing, ...]
     certificate: Certificate | None
-    """bounds and verdict; None where none was wanted"""
+    """bounds and verdict; None where the settings have no certificate"""
 
     @property
     def mdp(self) -> TabularMDP:
@@ -78,7 +78,7 @@ class Result:
 
     @property
     def verdict(self) -> str | None:
-        """Deploy, or hold and why; None where no certificate was wanted."""
+        """Deploy, or hold and why; None where the settings have no certificate."""
         return None if self.certificate is None else self.certificate.verdict
 
     def save(self, folder: Path | str) -> None:
