@@ -276,6 +276,8 @@ def _simulate(
     def step(states: Float[Array, "M B D"], _: None) -> tuple[Array, tuple[Array, ...]]:
         actions = actor.act(states)
         after = states + dynamics.delta(states, actions)[0]
+        # by the mean of the members, although one elite is enough to refuse a stitch: a stitch that might end an
+        # episode can be left out, but here the likeliest course is followed, and a wrong termination widens the bounds
         ends = dynamics.termination(states, actions, after).mean(axis=0) > LIKELY
         # a termination's reward is not earned in part before it
         continuing = dynamics.continuing_reward(states, actions, after)

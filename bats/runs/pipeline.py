@@ -320,7 +320,8 @@ def certify_solved(
     mdp = solution.mdp
     context = PlanningContext.of(model, run_metric(summary), mdp, local_error=config.stitch.local_error)
     if config.metric == "bisimulation":
-        # the tolerance in steps is the largest error of a stitch that was kept
+        # stitches were accepted by a tolerance of the learned metric, which says nothing of errors in ordinary steps;
+        # there the tolerance is the largest error of a stitch that was kept, or just above it: errors must stay below
         kept, error = np.isfinite(stitch_errors(mdp)), remeasured_errors(context, mdp.states, run.stitches())
         solution = replace(solution, mdp=with_errors(mdp, error, penalty=mdp.penalty))
         if kept.any():
