@@ -111,7 +111,7 @@ def bound_clone(
     first = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
     factors = calibration_factors(estimator, rollouts.length, _chain_errors(rollouts, near, first))
     chain = _chained(rollouts, near, support, estimator, factors)
-    lower, upper = np.full((2, mdp.state_count), [[floor], [ceiling]])
+    lower, upper = np.full(mdp.state_count, floor), np.full(mdp.state_count, ceiling)
     bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
     lower[anchors], upper[anchors] = (bound[: len(anchors)] for bound in bounds)
     return ValueBounds(lower, upper, floor, ceiling, mdp.starts, mdp.start_weights), factors
@@ -153,7 +153,7 @@ class Chain:
         # distances of 0 grow from the smallest one that counts, so that all become consistent in the end
         distance = np.minimum(factor * self.distance + (factor - 1) * (ROUNDING * possible), possible)
         low, high = np.nan_to_num(self.reward, posinf=2 * possible + ceiling, neginf=floor - 2 * possible).T
-        lower, upper = np.full((2, len(low)), [[floor], [ceiling]])
+        lower, upper = np.full(len(low), floor), np.full(len(low), ceiling)
         change = math.inf
         while change > ROUNDING * possible:
             before = lower, upper

@@ -178,12 +178,12 @@ STAGES: dict[str, tuple[str, ...]] = {
     "certificate": ("certificate", "bisimulation"),
 }
 """the settings that each stage depends on, besides those of the stages before it"""
-_FILES: dict[str, tuple[str, ...]] = {
-    "model": (),
-    "stitching": ("mdp/*", "attempts/*", "records.jsonl", "metric-*.safetensors", "errors.safetensors"),
-    "final graph": ("options.jsonl",),
-    "policy": ("policy.safetensors", "policy.json", "rollouts.safetensors", "evaluation.json"),
-    "certificate": ("certificate.json", "bounds.safetensors"),
+_FILES = {
+    "model": "",
+    "stitching": "mdp/* attempts/* records.jsonl metric-*.safetensors errors.safetensors",
+    "final graph": "options.jsonl",
+    "policy": "policy.safetensors policy.json rollouts.safetensors evaluation.json",
+    "certificate": "certificate.json bounds.safetensors",
 }
 """what each stage leaves, other than files that it replaces itself"""
 
@@ -311,19 +311,17 @@ class RunFolder:
 
     def remove_from(self, stage: str) -> None:
         """Removes what is left of a stage that is made anew, and of all stages after it, since they depend on it."""
-        stages = list(_FILES)
+        patterns = " ".join(list(_FILES.values())[list(_FILES).index(stage) :]).split()
         with output_errors(self.path, "cleaned up"):
-            for name in stages[stages.index(stage) :]:
-                for path in (path for pattern in _FILES[name] for path in self.path.glob(pattern)):
-                    path.unlink()
+            for path in (path for pattern in patterns for path in self.path.glob(pattern)):
+                path.unlink()
 
     def _check(self, header: Header, config: Config) -> None:
         """Refuses a folder that is anything but a place for this run."""
         with output_errors(self.path, "read"):
             names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
         if not self.is_run:
-            own = ("lock", self._settings.name)
-            if any(name not in own and not is_temporary(name) for name in names):
+            if any(name not in ("lock", self._settings.name) and not is_temporary(name) for name in names):
                 raise OutputError(f"{self.path} is not empty and is not the folder of a run; choose another folder.")
             return
         differences = self.header().differences(header, "transitions", "rewards", "starts", "seed", "reused")
@@ -332,10 +330,9 @@ class RunFolder:
             groups, advice = {name.split(".")[0] for name in changed}, "Choose another folder."
             if not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
                 command, addition = ("certify", "certificate") if groups == {"certificate"} else ("clone", "policy")
+                finish = f"First finish this run with its own settings, `bats-rl fit … --config {self.path}`; then "
                 advice = f"`bats-rl {command} {self.path}` adds another {addition} to this run."
-                if not self.is_finished:
-                    finish = f"First finish this run with its own settings, `bats-rl fit … --config {self.path}`"
-                    advice = f"{finish}; then {advice}"
+                advice = advice if self.is_finished else finish + advice
             found = "; ".join([*differences, *changed.values()])
             raise OutputError(f"{self.path} contains another run: {found}. {advice}")
 

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
@@ -43,8 +42,7 @@ from bats.policy.support import Support
 from bats.presets import preset
 from bats.runs.folder import Header, RunFolder, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric
-from bats.runs.reuse import check_reuse, reused_graph, reused_history, reused_model
-from bats.stitching.history import History
+from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
 from bats.stitching.metric_refresh import Finished, Refresh, remeasured_errors, stitch_with_refresh
 from bats.stitching.records import RoundRecord
@@ -147,8 +145,7 @@ def trained(job: Job, given: Model | None) -> Model:
         elif job.reused is not None:
             model = reused_model(job.reused, dataset, job.header, progress=job.progress)
         else:
-            settings = job.config.model
-            model = fit_model(dataset, settings, seed=job.seed, checkpoint=run.training, progress=job.progress)
+            model = fit_model(dataset, job.config.model, seed=job.seed, checkpoint=run.training, progress=job.progress)
         if not saved:
             run.remove_from("model")
             save_model(model, run.model)
@@ -205,8 +202,7 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
             progress=job.progress,
         )
     else:
-        history = reduce(History.extended, run.attempts(), reused_history(mdp))
-        rounds = range(len(records) + 1, total + 1)
+        history, rounds = history_with_reused(mdp, run.attempts()), range(len(records) + 1, total + 1)
         events = stitch(mdp, context_of(job.metric), config.stitch, seed=job.seed, history=history, rounds=rounds)
 
     job.progress("stitching", len(records), total)
@@ -263,8 +259,7 @@ def cloned(job: Job, solution: Solution) -> Policy:
         if run.policy.exists():
             return load_policy(run.policy)
         run.remove_from("policy")
-        rng = generator(job.seed, Stream.SUPPORT_SAMPLE)
-        support = Support.of(job.dataset.observations, job.metric.weight, rng)
+        support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
         policy, selection = clone_solved(solution, job.metric, job.config, support, job.header, job.progress)
         run.save_selection(selection)
         save_policy(policy, run.policy)
@@ -330,5 +325,4 @@ def certify_solved(
     low, _ = possible_rewards(mdp, None if config.certificate is None else config.certificate.reward_range)
     floor = low / (1 - mdp.gamma)
     logged = summary.logged_value + summary.logged_dead_end_weight * (floor - summary.dead_end_value)
-    seed = run.header().seed
-    return certify(solution, policy, context, config, logged_value=logged, seed=seed, progress=progress)
+    return certify(solution, policy, context, config, logged_value=logged, seed=run.header().seed, progress=progress)

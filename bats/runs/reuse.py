@@ -8,7 +8,9 @@ rewards.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import reduce
 
 import jax.numpy as jnp
 import numpy as np
@@ -51,27 +53,26 @@ def reused_graph(log: TabularMDP, source: RunFolder, model: Model, header: Heade
     if ways[0] != ways[1] or config.metric == "bisimulation":
         return log
     graph = source.load_graph()
-    reward, stitched = graph.reward.copy(), np.flatnonzero(graph.stitch_round != LOGGED)
+    reward, logged = graph.reward.copy(), graph.stitch_round == LOGGED
     # the transitions are the same, so the logged edges are too, and in the same order
-    reward[graph.stitch_round == LOGGED] = log.reward
+    reward[logged] = log.reward
     if source.header().rewards != header.rewards:
-        reward[stitched] = _predicted_rewards(graph, stitched, model.dynamics)
+        reward[~logged] = _predicted_rewards(graph, np.flatnonzero(~logged), model.dynamics)
     # rounds of this run count from 1 again, and the old ones must not be taken for them
-    stitch_round = np.where(graph.stitch_round == LOGGED, LOGGED, REUSED).astype(graph.stitch_round.dtype)
+    stitch_round = np.where(logged, LOGGED, REUSED).astype(graph.stitch_round.dtype)
     graph = replace(with_gamma(graph, log.gamma), penalty=log.penalty, reward=reward, stitch_round=stitch_round)
     graph = replace(graph, starts=log.starts, start_weights=log.start_weights)
     return prune(graph, stitch_errors(graph) < config.stitch.tolerance)
 
 
-def reused_history(mdp: TabularMDP) -> History:
-    """The history before the first round: pairs that a reused run has stitched count as accepted."""
+def history_with_reused(mdp: TabularMDP, rounds: Iterable[Attempts]) -> History:
+    """The history of saved rounds, in which pairs that a reused run has stitched count as accepted."""
     edges = np.flatnonzero((mdp.stitch_round == REUSED) & (mdp.source < mdp.real_count))  # the first of each stitch
     stitch = mdp.stitch[edges]
     target, length, zero = mdp.target[mdp.last_edge[stitch]], mdp.stitch_length[stitch], np.zeros(len(edges))
-    outcome = np.full(len(edges), Outcome.ACCEPTED)
-    attempts = Attempts(mdp.source[edges], target, length, length, distance=zero, error=zero, outcome=outcome)
-    # how far apart the pairs are is not known, so success rates start anew
-    return History.of([attempts], mdp.real_count).without_failures()
+    reused = Attempts(mdp.source[edges], target, length, length, zero, zero, np.full(len(edges), Outcome.ACCEPTED))
+    # how far apart these pairs are is not known, so success rates start anew
+    return reduce(History.extended, rounds, History.of([reused], mdp.real_count).without_failures())
 
 
 def _predicted_rewards(mdp: TabularMDP, edges: Indices, dynamics: Dynamics) -> Float[np.ndarray, "n"]:
@@ -79,8 +80,5 @@ def _predicted_rewards(mdp: TabularMDP, edges: Indices, dynamics: Dynamics) -> F
     actions = one_hot(mdp.action[edges], dynamics.kind.action_count)
     parts = mdp.states[mdp.source[edges]], actions, mdp.states[mdp.target[edges]]
     transition = [dynamics.per_member(jnp.asarray(part, jnp.float32)) for part in parts]
-    reward, continuing = (
-        np.asarray(predict(*transition), np.float64).mean(axis=0)
-        for predict in (dynamics.reward, dynamics.continuing_reward)
-    )
-    return np.where(mdp.discount[edges] == 0, reward, continuing)
+    terminates, continuing = mdp.discount[edges] == 0, dynamics.continuing_reward(*transition)
+    return np.where(terminates, dynamics.reward(*transition), continuing).astype(np.float64).mean(axis=0)

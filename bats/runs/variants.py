@@ -27,10 +27,9 @@ from bats.runs.result import Changes, run_metric, solve_again
 def cloning_settings(run: RunFolder, changes: Changes) -> Config:
     """The run's own settings to clone a graph with that was solved under these changes."""
     config = run.settings()
-    if changes.reward is None:
-        return config
     # a smallest return that was set for the run's own reward says nothing of another one
-    return replace(config, rollouts=replace(config.rollouts, min_return=None))
+    rollouts = config.rollouts if changes.reward is None else replace(config.rollouts, min_return=None)
+    return replace(config, rollouts=rollouts)
 
 
 def clone_again(
@@ -64,7 +63,8 @@ def certify_again(
     summary, config = run.summary(), replace(run.settings(), certificate=settings)
     own = load_policy(run.policy)
     clone = own if policy is None else policy
-    reasons = _differences(clone, own)
+    given, expected = _interface(clone), _interface(own)
+    reasons = [f"its {name} {given[name]}, not {expected[name]}" for name in given if given[name] != expected[name]]
     if clone.card.get("solved_under"):
         reasons.append("its graph was solved with settings other than the run's own")
     if reasons:
@@ -72,12 +72,8 @@ def certify_again(
     return certify_solved(run, solve_again(run), clone, load_model(run.model), summary, config, progress)
 
 
-def _differences(policy: Policy, own: Policy) -> list[str]:
-    """How a policy's observations and actions differ from those of the run's own policy, in words."""
-    descriptions = []
-    for one in (policy, own):
-        bounds = ", ".join(f"{low:g} to {high:g}" for low, high in zip(one.low, one.high, strict=True))
-        actions = f"continuous with bounds {bounds}" if one.action_count is None else f"{one.action_count} discrete"
-        descriptions.append({"observations have": f"{len(one.mean)} numbers", "actions are": actions})
-    given, expected = descriptions
-    return [f"its {name} {given[name]}, not {expected[name]}" for name in given if given[name] != expected[name]]
+def _interface(policy: Policy) -> dict[str, str]:
+    """What a policy takes and answers, in words."""
+    bounds = ", ".join(f"{low:g} to {high:g}" for low, high in zip(policy.low, policy.high, strict=True))
+    actions = f"{policy.action_count} discrete" if policy.action_count else f"continuous with bounds {bounds}"
+    return {"observations have": f"{len(policy.mean)} numbers", "actions are": actions}

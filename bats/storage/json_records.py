@@ -22,10 +22,8 @@ from bats.storage.atomic import read_text, write_text
 
 Record = TypeVar("Record")
 SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-NAMES: dict[Any, str] = {
-    **{bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"},
-    **{tuple: "a list", dict: "an object", Callable: "a function"},
-}
+NAMES: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"}
+NAMES |= {tuple: "a list", dict: "an object", Callable: "a function"}
 
 
 def write_record(path: Path, record: object, *, overwrite: bool = True) -> None:

@@ -17,7 +17,7 @@ from bats.graph.relabel import goal_reward, stitch_errors
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import fit
 from bats.runs.result import load_result
-from bats.runs.reuse import reused_history
+from bats.runs.reuse import history_with_reused
 from bats.storage.tensors import read_struct
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, small_log
@@ -93,7 +93,7 @@ def test_reused_stitches_are_of_no_round_and_their_pairs_are_not_stitched_again(
     assert set(base.stitch_round) == {LOGGED, REUSED}  # round 3 of the first run is no recovery round of this one
     assert set(result.mdp.stitch_round) == {LOGGED, REUSED, 1, 2}
     old = concat(RunFolder(finished_run).attempts())
-    history, pair = reused_history(base), old.source.astype(np.int64) * base.real_count + old.target
+    history, pair = history_with_reused(base, []), old.source.astype(np.int64) * base.real_count + old.target
     assert history.pair.tolist() == np.unique(pair[old.accepted]).tolist()
     assert not history.is_open(pair, old.length)[old.accepted].any()
     assert history.is_open(pair, old.length)[~np.isin(pair, pair[old.accepted])].all()  # what failed may be tried again
