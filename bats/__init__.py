@@ -1,8 +1,8 @@
 """Best Action Trajectory Stitching: from a log of transitions to a policy with a value you can trust.
 
 The public names are listed in `__init__.pyi`, for type checkers as for this module. Each is imported when it is first
-used, so that nobody waits for what they do not use. No module here has the name of a function: it would shadow the
-function once it is imported.
+used, so that a program does not wait for what it does not use. No module here has the name of a function: it would
+shadow the function once it is imported.
 """
 
 import re

@@ -12,7 +12,8 @@ from math import inf, isfinite
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from bats.errors import SettingError
+from bats.errors import DataError, SettingError
+from bats.storage.json_records import read_value, to_plain
 
 
 class Rule(NamedTuple):
@@ -40,22 +41,25 @@ _RANGE = Rule("two finite numbers, smaller one first", lambda ends: len(ends) ==
 
 
 class Settings:
-    """Base of the dataclasses whose values must keep the rules of their types."""
+    """Base of the dataclasses whose values must be of their types and keep the rules of these."""
 
     def __post_init__(self) -> None:
+        kinds = get_type_hints(type(self))
         for name, kind in get_type_hints(type(self), include_extras=True).items():
-            value = getattr(self, name)
+            try:  # as if it came from a file: lists become tuples, and whole numbers floats where these are expected
+                value = read_value(kinds[name], to_plain(getattr(self, name)), "settings", name)
+            except DataError as error:
+                raise SettingError(f"`{error.field}` must be {error.expected}; got {error.found}.") from error
+            object.__setattr__(self, name, value)
             for description in _broken_rules(kind, value):
                 raise SettingError(f"`{name}` must be {description}; got {value!r}.")
 
 
 def _broken_rules(kind: Any, value: Any) -> Iterator[str]:
-    """The descriptions of the rules that a value breaks. A word that is no choice would act as one of the others."""
+    """The descriptions of the rules that a value breaks."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         yield from (rule.description for rule in arguments[1:] if not rule.allows(value))
-    elif origin is Literal and value not in arguments:
-        yield f"one of {', '.join(arguments)}"
     elif origin in (Union, UnionType) and value is not None:
         yield from _broken_rules(arguments[0], value)
     elif origin is tuple:
@@ -158,7 +162,7 @@ class StitchConfig(Settings):
     half_length_every: Count | None = 4
     """in every n-th round the maximum length is halved, because near contacts the model is reliable for only a few
     steps; none: never"""
-    tolerance: Positive = 0.4
+    tolerance: Annotated[Positive, FINITE] = 0.4
     """maximum error of an accepted stitch, in units of the metric [delta]"""
     local_error: bool = True
     """add the model's error on held-out rows near the plan to the error of a stitch"""

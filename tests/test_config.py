@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -54,7 +55,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[Any, ...]]] = {
         "attempts": (0,),
         "max_length": (0,),
         "half_length_every": (0,),
-        "tolerance": (0.0, -1.0, NAN),
+        "tolerance": (0.0, -1.0, INFINITE, NAN),
         "temperature": (0.0, -1.0, NAN),
         "neighbour_share": (-0.1, 1.1, NAN),
         "dead_end_value": (INFINITE, -INFINITE, NAN),
@@ -114,6 +115,34 @@ def test_every_setting_has_an_impossible_value_above() -> None:
     for kind, names in IMPOSSIBLE.items():
         settings = {field.name for field in fields(kind) if not is_dataclass(getattr(kind(), field.name))}
         assert settings == {*names, *(name for name in ANY_VALUE if name in settings)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "message"),
+    [
+        (Config, "gamma", "0.9", "`gamma` must be a number; got '0.9'."),
+        (Config, "stitch", None, "`stitch` must be an object; got None."),
+        (Config, "certificate", 0.9, "`certificate` must be an object or null; got 0.9."),
+        (StitchConfig, "rounds", 2.5, "`rounds` must be an integer; got 2.5."),
+        (StitchConfig, "rounds", True, "`rounds` must be an integer; got True."),
+        (StitchConfig, "local_error", "no", "`local_error` must be true or false; got 'no'."),
+        (StitchConfig, "candidates", None, "`candidates` must be an object; got None."),
+        (CloningConfig, "hidden", 64, "`hidden` must be a list; got 64."),
+        (CloningConfig, "hidden", (64, "64"), "`hidden[1]` must be an integer; got '64'."),
+        (CertificateConfig, "reward_range", (1.0,), "`reward_range` must be a list of 2 entries; got [1.0]."),
+    ],
+)
+def test_a_value_of_another_type_is_refused_at_once_by_its_name(
+    kind: type, name: str, value: Any, message: str
+) -> None:
+    with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
+        kind(**{name: value})
+
+
+def test_lists_become_tuples_and_whole_numbers_become_floats() -> None:
+    assert CloningConfig(hidden=[64, 64]) == CloningConfig(hidden=(64, 64))  # type: ignore[arg-type]
+    assert hash(CloningConfig(hidden=[64, 64])) == hash(CloningConfig(hidden=(64, 64)))  # type: ignore[arg-type]
+    assert [type(penalty) for penalty in ChoiceConfig(penalties=(1, 2.5)).penalties] == [float, float]
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:

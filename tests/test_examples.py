@@ -60,7 +60,7 @@ def test_an_own_reward_is_cloned_beside_the_first_policy(
     run("own_reward", folder, monkeypatch=monkeypatch)
     assert "rollouts were cloned" in capsys.readouterr().out
     card = read_json(folder / "policies" / "middle.json")
-    assert card["solved_under"] == {"reward": "stay near the middle"}
+    assert card["solved_under"] == {"reward": "near_the_middle"}
 
 
 def test_the_policy_with_numpy_alone_answers_within_its_bounds(

@@ -20,8 +20,8 @@ from tests.small_runs import SMALL, small_log
 
 PACKAGE = Path(bats.__file__).parent
 ORDER = (
-    *("errors", "arrays", "streams", "config", "presets"),
-    *("storage", "data", "tasks", "graph", "networks", "model", "metric", "planning", "stitching"),
+    *("errors", "arrays", "streams", "storage", "config", "presets"),
+    *("data", "tasks", "graph", "networks", "model", "metric", "planning", "stitching"),
     *("policy", "bounds", "runs", "evaluation", "report", "studies", "cli"),
 )
 """a package may import from those before it"""

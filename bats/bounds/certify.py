@@ -54,7 +54,7 @@ def certify(
     except DataError as error:
         # no stitch is trusted, and of the clone only what rewards allow is known
         graph = sandwich(mdp, ErrorBounds(*unknown_errors(mdp), settings.reward_range), solution.policy)
-        lower, upper = np.full((2, mdp.state_count), [[graph.floor], [graph.ceiling]])
+        lower, upper = (np.full(mdp.state_count, value) for value in (graph.floor, graph.ceiling))
         cloned = ValueBounds(lower, upper, graph.floor, graph.ceiling, mdp.starts, mdp.start_weights)
         graph_factors = clone_factors = CalibrationFactors(math.inf, math.inf, 0)
         unknown = (f"Bounds cannot be computed: expected {error.expected}, found {error.found}.",)

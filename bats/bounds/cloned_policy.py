@@ -111,7 +111,7 @@ def bound_clone(
     first = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
     factors = calibration_factors(estimator, rollouts.length, _chain_errors(rollouts, near, first))
     chain = _chained(rollouts, near, support, estimator, factors)
-    lower, upper = np.full((2, mdp.state_count), [[floor], [ceiling]])
+    lower, upper = np.full(mdp.state_count, floor), np.full(mdp.state_count, ceiling)
     bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
     lower[anchors], upper[anchors] = (bound[: len(anchors)] for bound in bounds)
     return ValueBounds(lower, upper, floor, ceiling, mdp.starts, mdp.start_weights), factors
@@ -153,7 +153,7 @@ class Chain:
         # distances of 0 grow from the smallest one that counts, so that all become consistent in the end
         distance = np.minimum(factor * self.distance + (factor - 1) * (ROUNDING * possible), possible)
         low, high = np.nan_to_num(self.reward, posinf=2 * possible + ceiling, neginf=floor - 2 * possible).T
-        lower, upper = np.full((2, len(low)), [[floor], [ceiling]])
+        lower, upper = np.full(len(low), floor), np.full(len(low), ceiling)
         change = math.inf
         while change > ROUNDING * possible:
             before = lower, upper
@@ -276,6 +276,8 @@ def _simulate(
     def step(states: Float[Array, "M B D"], _: None) -> tuple[Array, tuple[Array, ...]]:
         actions = actor.act(states)
         after = states + dynamics.delta(states, actions)[0]
+        # by the mean of the members, although one elite is enough to refuse a stitch: a stitch that might end an
+        # episode can be left out, but here the likeliest course is followed, and a wrong termination widens the bounds
         ends = dynamics.termination(states, actions, after).mean(axis=0) > LIKELY
         # a termination's reward is not earned in part before it
         continuing = dynamics.continuing_reward(states, actions, after)

@@ -77,6 +77,7 @@ def covering_factors(
     count, rng = ratios.shape[1], generator(seed, Stream.ERROR_FACTORS)
     if count == 0:
         return CalibrationFactors(math.inf, math.inf, count)
+    # the share is one of the rollouts that take a plan, which is stricter than one of all rollouts
     with_errors = np.flatnonzero(errors.any(axis=(0, 2)))
     if len(with_errors) == 0:  # the rollouts take no plan, so nothing needs covering
         return CalibrationFactors(0.0, 0.0, count)

@@ -80,6 +80,7 @@ def load_reward(name: str) -> RewardFunction:
         except Exception as error:
             raise SettingError(f"The reward {name} failed: {type(error).__name__}: {error}.") from error
 
+    reward.__name__ = name
     return reward
 
 

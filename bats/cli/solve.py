@@ -6,8 +6,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
 
 from bats.bounds.certificate import save_certificate
 from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_reward
@@ -27,8 +26,6 @@ from bats.runs.result import Changes, solve_again
 from bats.storage.atomic import refuse_existing
 
 GAMMA, STEPS = 0.99, 1000
-CHANGES = ("gamma", "dead_end_value", "penalty_steps", "penalty", "tolerance", "reward", "goal", "radius")
-"""options that change how a run's graph is solved"""
 RUN = "folder of a finished run"
 
 
@@ -45,11 +42,9 @@ def _add_changes(parser: ArgumentParser) -> None:
     add_options(parser.add_argument_group("settings to solve with", "The defaults are the run's own settings."), table)
 
 
-def read_changes(arguments: Namespace) -> tuple[Changes, dict[str, Any]]:
-    """The changes, and those that were given by their names."""
-    given = {name: getattr(arguments, name) for name in CHANGES if getattr(arguments, name) is not None}
-    numbers = {name: value for name, value in given.items() if name not in ("reward", "goal", "radius")}
-    return Changes(**numbers, reward=read_reward(arguments)), given
+def _read_changes(arguments: Namespace) -> Changes:
+    numbers = {field.name: getattr(arguments, field.name) for field in fields(Changes) if field.name != "reward"}
+    return Changes(**numbers, reward=read_reward(arguments))
 
 
 def add_solve(parser: ArgumentParser) -> None:
@@ -111,7 +106,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     steps = STEPS if arguments.steps is None else arguments.steps
     if steps < 1:
         raise SettingError(f"--steps must be at least 1; got {steps}.")
-    changes, given = read_changes(arguments)
+    changes = _read_changes(arguments)
     if arguments.policy is not None:
         if arguments.policy.suffix != ".safetensors":
             hint = "`bats-rl export` converts it to .onnx"
@@ -134,7 +129,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
         from bats.runs.variants import clone_again  # with JAX
 
         with _timed("clone", seconds), shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-            save_policy(clone_again(run, solution, solved_under=given, progress=progress), arguments.policy)
+            save_policy(clone_again(run, changes, progress=progress), arguments.policy)
         saved["policy saved in"] = str(arguments.policy)
     facts = {
         "value at the starts": f"{solution.start_value:.6g} (discount {mdp.gamma:g})",
@@ -146,7 +141,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
         "seconds": ", ".join(f"{stage} {spent:.2f}" for stage, spent in seconds.items()),
     }
     print_facts(f"{run.path}: solved exactly", facts | saved, terminal.out)
-    if not given:
+    if not changes.given():
         print_line("no setting was changed; --help lists the settings", terminal.out)
 
 
@@ -158,17 +153,16 @@ def add_clone(parser: ArgumentParser) -> None:
 
 
 def run_clone(arguments: Namespace, terminal: Terminal) -> None:
-    from bats.runs.variants import clone_again  # with JAX
+    from bats.runs.variants import clone_again, cloning_settings  # with JAX
 
     run = RunFolder(arguments.run)
     run.summary()
     file = run.policies / f"{_checked_name(arguments.name)}.safetensors"
-    refuse_existing(*policy_paths(file))
-    changes, given = read_changes(arguments)
-    config = change_settings(run.settings(), arguments)
+    refuse_existing(file)  # a summary alone is what a killed process left
+    changes = _read_changes(arguments)
+    config = change_settings(cloning_settings(run, changes), arguments)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-        solution = solve_again(run, changes)
-        policy = clone_again(run, solution, config=config, solved_under=given, progress=progress)
+        policy = clone_again(run, changes, config=config, progress=progress)
         save_policy(policy, file)
     print_facts(f"{run.path}: cloned again", policy_facts(policy, file), terminal.out)
     print_line("next:", terminal.out)
@@ -201,7 +195,7 @@ def run_certify(arguments: Namespace, terminal: Terminal) -> None:
         settings = replace(settings, reward_range=arguments.reward_range)
         named.append("rewards-" + "-".join(f"{reward:g}" for reward in arguments.reward_range))
     folder = run.certificates / _checked_name(arguments.name or "-".join(named) or "again")
-    refuse_existing(folder)
+    refuse_existing(folder / run.certificate.name)  # other files alone are what a killed process left
     policy = None if arguments.policy is None else load_policy(arguments.policy)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         certificate = certify_again(run, settings, policy=policy, progress=progress)

@@ -29,6 +29,8 @@ from bats.errors import SettingError
 
 LOGGED = 0
 """stitch round of a logged edge; rounds of stitching count from 1"""
+REUSED = -1
+"""stitch round of an edge that a reused run has added"""
 NO_STITCH = -1
 """stitch of a logged edge"""
 PER_EDGE = ("target", "action", "reward", "discount", "stitch_round", "stitch", "planning_error")
@@ -54,7 +56,7 @@ class TabularMDP:
     discount: EdgeValues
     """gamma, or 0 where an episode terminates"""
     stitch_round: Int[np.ndarray, "E"]
-    """round that added the edge, or LOGGED"""
+    """round that added the edge, LOGGED or REUSED"""
     stitch: Int[np.ndarray, "E"]
     """number of the stitch that the edge belongs to, counted over all rounds, or NO_STITCH"""
     stitch_count: int

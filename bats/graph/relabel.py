@@ -87,4 +87,5 @@ def goal_reward(goal: Float[np.ndarray, "n"], radius: float) -> RewardFunction:
             raise SettingError(f"A state has {next_states.shape[1]} components, but the goal has {len(goal)}.")
         return (np.linalg.norm(next_states[:, : len(goal)] - goal, axis=1) <= radius).astype(np.float64)
 
+    reward.__name__ = f"goal {','.join(f'{number:g}' for number in goal)} with radius {radius:g}"
     return reward

@@ -241,13 +241,13 @@ def _number(value: float) -> Float[np.ndarray, ""]:
     return np.asarray(value, dtype=np.float32)
 
 
-def save_metric(metric: BisimulationMetric, path: Path | str, *, overwrite: bool = False) -> None:
+def save_metric(metric: BisimulationMetric, path: Path | str) -> None:
     """Writes the metric with its split of the states, so that it can be refreshed and calibrated again."""
     arrays = {name: getattr(metric, name) for name in ("mean", "std", "scale", "margin")}
     for layer, (weight, bias) in enumerate(metric.network.layers()):
         arrays |= {f"weight.{layer}": weight, f"bias.{layer}": bias}
     facts = {"layers": len(metric.network.weights), "seed": metric.split.seed, "held_out": metric.split.held_out}
-    write_tensors(Path(path), _KIND, arrays, facts, overwrite=overwrite)
+    write_tensors(Path(path), _KIND, arrays, facts)
 
 
 def load_metric(path: Path | str) -> BisimulationMetric:

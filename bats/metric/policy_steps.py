@@ -41,6 +41,7 @@ class PolicySteps:
     def values(self) -> Float[np.ndarray, "n"]:
         """The policy's value in each state. Each turn doubles the number of steps, until the rest is negligible."""
         value, discount, row = self.rewards.astype(np.float64), self.discounts.astype(np.float64), self.next_row
+        # the square of the rounding error, because values may be many orders of magnitude larger far from a state
         while discount.max(initial=0.0) > np.finfo(np.float64).eps ** 2:
             value, discount, row = value + discount * value[row], discount * discount[row], row[row]
         return value

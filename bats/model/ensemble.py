@@ -225,6 +225,7 @@ def new_dynamics(config: ModelConfig, kind: Kind, key: Array) -> Dynamics:
     networks = Networks(
         delta=new_mlp((inputs, *config.hidden, 2 * state_width), delta_key, members=members),
         linear=jnp.zeros((members, inputs, state_width)) if config.linear else None,
+        # the bounds start at a std of 0.007 and of 1.3; standardised deltas have a std of 1 where nothing is known
         # with a dtype of their own: weakly typed arrays change their type in training, which compiles it three times
         max_log_variance=jnp.full((members, 1, state_width), 0.5, jnp.float32),
         min_log_variance=jnp.full((members, 1, state_width), -10.0, jnp.float32),

@@ -14,7 +14,7 @@ SEGMENT = 25
 
 
 def split_groups(group: Indices, counts: Sequence[int], rng: np.random.Generator) -> list[Int[np.ndarray, "_"]]:
-    """Draws parts of so many whole groups each; the last part is the rest. Returns the rows of each part in order."""
+    """Draws parts of `counts` whole groups; the last part is the rest. Returns the rows of each part in order."""
     names, index = np.unique(group, return_inverse=True)
     part_of_group = np.full(len(names), len(counts))
     order = rng.permutation(len(names))

@@ -46,9 +46,7 @@ Damping = Float[Array, "B"]
 
 
 @eqx.filter_jit
-def gauss_newton(
-    simulator: Simulator, problems: Problems, *, quantile: float, iterations: int = ITERATIONS
-) -> Float[Array, "B K A"]:
+def gauss_newton(simulator: Simulator, problems: Problems, *, quantile: float) -> Float[Array, "B K A"]:
     """Improved actions, never worse than the given ones by the quantile of the members' end errors.
 
     A step cancels the mean end error of all members; the last steps lean towards the members that make the quantile.
@@ -69,7 +67,7 @@ def gauss_newton(
 
     def improve(turn: Int[Array, ""], carried: tuple[Array, ...]) -> tuple[Array, ...]:
         actions, states, mean_error, quantile_error, distance, damping = carried
-        lean = jnp.where(turn >= iterations - 1, LEAN, 0.0)
+        lean = jnp.where(turn >= ITERATIONS - 1, LEAN, 0.0)
         error = mean_error + lean * (quantile_error - mean_error)
         jacobian = _chained_jacobian(best_member, metric, replace(problems, actions=actions), states)
         lower, upper = ((bound - actions).reshape(len(actions), -1) for bound in (low, high))
@@ -88,7 +86,7 @@ def gauss_newton(
     distance = jnp.where(jnp.isfinite(distance), distance, jnp.inf)
     first = (start, *evaluated, distance, jnp.full(len(start), MIN_DAMPING))
     overdetermined = start[0].size < goal.shape[-1]
-    turns = iterations + POLISH if overdetermined and iterations else iterations
+    turns = ITERATIONS + POLISH if overdetermined else ITERATIONS
     return jax.lax.fori_loop(0, turns, improve, first)[0]
 
 

@@ -150,7 +150,8 @@ def _steps(run: Contents, plane: Plane, drawn: Int[np.ndarray, "n"], *, stitched
             taken = edges[np.append(piece[:1], piece)]
             states = np.append(mdp.source[taken[:1]], mdp.target[taken[1:]])
             step = np.append(piece[:1], piece + 1)
-            facts = np.full(len(states), number), step, run.value[states], mdp.stitch_round[taken]
+            # stitches of a reused run were there before round 1
+            facts = np.full(len(states), number), step, run.value[states], np.maximum(mdp.stitch_round[taken], 0)
             # a row that is not finite interrupts the line
             pieces += [np.column_stack([plane.project(states), *facts]), np.full((1, 6), np.nan)]
     table = np.concatenate(pieces)

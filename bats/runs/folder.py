@@ -178,6 +178,14 @@ STAGES: dict[str, tuple[str, ...]] = {
     "certificate": ("certificate", "bisimulation"),
 }
 """the settings that each stage depends on, besides those of the stages before it"""
+_FILES = {
+    "model": "",
+    "stitching": "mdp/* attempts/* records.jsonl metric-*.safetensors errors.safetensors",
+    "final graph": "options.jsonl",
+    "policy": "policy.safetensors policy.json rollouts.safetensors evaluation.json",
+    "certificate": "certificate.json bounds.safetensors",
+}
+"""what each stage leaves, other than files that it replaces itself"""
 
 
 def stage_settings(config: Config, stage: str) -> tuple[str, ...]:
@@ -290,33 +298,41 @@ class RunFolder:
             yield
 
     def stages_made(self) -> list[str]:
-        """The stages that have begun to leave results, in order."""
+        """The stages up to the last one that has begun to leave results: all of them have determined these."""
         made = {
             "model": self.model.exists() or self.training.exists(),
             "stitching": self.has_base,
-            "final graph": self._options.exists() or self.policy.exists(),
+            "final graph": self._options.exists(),
             "policy": self.policy.exists(),
             "certificate": self.certificate.exists() or self.is_finished,
         }
-        return [stage for stage, is_made in made.items() if is_made]
+        last = max((number for number, is_made in enumerate(made.values(), 1) if is_made), default=0)
+        return list(made)[:last]
+
+    def remove_from(self, stage: str) -> None:
+        """Removes what is left of a stage that is made anew, and of all stages after it, since they depend on it."""
+        patterns = " ".join(list(_FILES.values())[list(_FILES).index(stage) :]).split()
+        with output_errors(self.path, "cleaned up"):
+            for path in (path for pattern in patterns for path in self.path.glob(pattern)):
+                path.unlink()
 
     def _check(self, header: Header, config: Config) -> None:
         """Refuses a folder that is anything but a place for this run."""
         with output_errors(self.path, "read"):
             names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
         if not self.is_run:
-            own = ("lock", self._settings.name)
-            if any(name not in own and not is_temporary(name) for name in names):
+            if any(name not in ("lock", self._settings.name) and not is_temporary(name) for name in names):
                 raise OutputError(f"{self.path} is not empty and is not the folder of a run; choose another folder.")
             return
         differences = self.header().differences(header, "transitions", "rewards", "starts", "seed", "reused")
         changed = setting_differences(self.settings(), config, self.stages_made())
         if differences or changed:
             groups, advice = {name.split(".")[0] for name in changed}, "Choose another folder."
-            if not differences and groups == {"certificate"}:
-                advice = f"`bats-rl certify {self.path}` adds another certificate to this run."
-            elif not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
-                advice = f"`bats-rl clone {self.path}` adds another policy to this run."
+            if not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
+                command, addition = ("certify", "certificate") if groups == {"certificate"} else ("clone", "policy")
+                finish = f"First finish this run with its own settings, `bats-rl fit … --config {self.path}`; then "
+                advice = f"`bats-rl {command} {self.path}` adds another {addition} to this run."
+                advice = advice if self.is_finished else finish + advice
             found = "; ".join([*differences, *changed.values()])
             raise OutputError(f"{self.path} contains another run: {found}. {advice}")
 

@@ -42,8 +42,7 @@ from bats.policy.support import Support
 from bats.presets import preset
 from bats.runs.folder import Header, RunFolder, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric
-from bats.runs.reuse import check_reuse, reused_graph, reused_model
-from bats.stitching.history import History
+from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
 from bats.stitching.metric_refresh import Finished, Refresh, remeasured_errors, stitch_with_refresh
 from bats.stitching.records import RoundRecord
@@ -146,9 +145,9 @@ def trained(job: Job, given: Model | None) -> Model:
         elif job.reused is not None:
             model = reused_model(job.reused, dataset, job.header, progress=job.progress)
         else:
-            settings = job.config.model
-            model = fit_model(dataset, settings, seed=job.seed, checkpoint=run.training, progress=job.progress)
+            model = fit_model(dataset, job.config.model, seed=job.seed, checkpoint=run.training, progress=job.progress)
         if not saved:
+            run.remove_from("model")
             save_model(model, run.model)
         run.training.unlink(missing_ok=True)  # also where a process died after saving the model
         return model
@@ -173,7 +172,7 @@ def penalty_unit(config: Config, log: Solution) -> float:
 
 def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> TabularMDP:
     """The MDP after all rounds, those that were saved before included."""
-    run, config, records = job.run, job.config, job.run.records()
+    run, config = job.run, job.config
     if run.has_base:
         mdp = run.load_graph()
     else:
@@ -181,7 +180,9 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
         mdp = replace(log.mdp, penalty=penalty)
         if job.reused is not None:
             mdp = reused_graph(mdp, job.reused, model, job.header, config)
+        run.remove_from("stitching")
         run.save_base(mdp)
+    records = run.records()
 
     def context_of(metric: Metric) -> PlanningContext:
         return PlanningContext.of(model, metric, log.mdp, local_error=config.stitch.local_error)
@@ -201,7 +202,7 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
             progress=job.progress,
         )
     else:
-        history, rounds = History.of(run.attempts(), mdp.real_count), range(len(records) + 1, total + 1)
+        history, rounds = history_with_reused(mdp, run.attempts()), range(len(records) + 1, total + 1)
         events = stitch(mdp, context_of(job.metric), config.stitch, seed=job.seed, history=history, rounds=rounds)
 
     job.progress("stitching", len(records), total)
@@ -234,6 +235,7 @@ def chosen(job: Job, log: Solution, mdp: TabularMDP, model: Model) -> Option:
     if run.options():
         return run.options()[0]
 
+    run.remove_from("final graph")
     context = PlanningContext.of(model, job.metric, log.mdp, local_error=config.stitch.local_error)
     unit = penalty_unit(config, log)
     with run.timed("choosing"):
@@ -256,8 +258,8 @@ def cloned(job: Job, solution: Solution) -> Policy:
     with run.timed("cloning"):
         if run.policy.exists():
             return load_policy(run.policy)
-        rng = generator(job.seed, Stream.SUPPORT_SAMPLE)
-        support = Support.of(job.dataset.observations, job.metric.weight, rng)
+        run.remove_from("policy")
+        support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
         policy, selection = clone_solved(solution, job.metric, job.config, support, job.header, job.progress)
         run.save_selection(selection)
         save_policy(policy, run.policy)
@@ -313,7 +315,8 @@ def certify_solved(
     mdp = solution.mdp
     context = PlanningContext.of(model, run_metric(summary), mdp, local_error=config.stitch.local_error)
     if config.metric == "bisimulation":
-        # the tolerance in steps is the largest error of a stitch that was kept
+        # stitches were accepted by a tolerance of the learned metric, which says nothing of errors in ordinary steps;
+        # there the tolerance is the largest error of a stitch that was kept, or just above it: errors must stay below
         kept, error = np.isfinite(stitch_errors(mdp)), remeasured_errors(context, mdp.states, run.stitches())
         solution = replace(solution, mdp=with_errors(mdp, error, penalty=mdp.penalty))
         if kept.any():
@@ -322,5 +325,4 @@ def certify_solved(
     low, _ = possible_rewards(mdp, None if config.certificate is None else config.certificate.reward_range)
     floor = low / (1 - mdp.gamma)
     logged = summary.logged_value + summary.logged_dead_end_weight * (floor - summary.dead_end_value)
-    seed = run.header().seed
-    return certify(solution, policy, context, config, logged_value=logged, seed=seed, progress=progress)
+    return certify(solution, policy, context, config, logged_value=logged, seed=run.header().seed, progress=progress)

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Result:
     summary: Summary
     timings: tuple[Timing, ...]
     certificate: Certificate | None
-    """bounds and verdict; None where none was wanted"""
+    """bounds and verdict; None where the settings have no certificate"""
 
     @property
     def mdp(self) -> TabularMDP:
@@ -78,7 +78,7 @@ class Result:
 
     @property
     def verdict(self) -> str | None:
-        """Deploy, or hold and why; None where no certificate was wanted."""
+        """Deploy, or hold and why; None where the settings have no certificate."""
         return None if self.certificate is None else self.certificate.verdict
 
     def save(self, folder: Path | str) -> None:
@@ -111,19 +111,25 @@ class Changes(Settings):
         if self.penalty is not None and self.penalty_steps is not None:
             raise SettingError("Give the penalty either in reward or in steps, not both.")
 
+    def given(self) -> dict[str, object]:
+        """The settings that were given, as plain values; a reward by the name of its function."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return given | ({"reward": getattr(self.reward, "__name__", str(self.reward))} if self.reward else {})
+
 
 def solve_again(run: RunFolder | Path | str, changes: Changes | None = None) -> Solution:
     """Solves a finished run, under other settings if given. A penalty in steps follows the rewards and the discount."""
     run, changes = RunFolder.of(run), changes or Changes()
-    given = {name: value for name, value in vars(changes).items() if value is not None and name != "reward"}
-    settings, mdp = replace(run.summary(), **given), run.load_graph()
+    given = changes.given()
+    numbers: dict[str, Any] = {name: value for name, value in given.items() if name != "reward"}
+    settings, mdp = replace(run.summary(), **numbers), run.load_graph()
     if changes.gamma is not None:
         mdp = with_gamma(mdp, changes.gamma)
     if changes.reward is not None:
         mdp = with_reward(mdp, changes.reward)
     penalty = settings.penalty
-    values_changed = changes != Changes(tolerance=changes.tolerance)
-    if settings.penalty_steps is not None and changes.penalty is None and values_changed:
+    # what a step is worth depends on everything but the tolerance
+    if settings.penalty_steps is not None and changes.penalty is None and given.keys() - {"tolerance"}:
         log = prune(mdp, np.zeros(mdp.stitch_count, dtype=bool))
         value = policy_iteration(log, dead_end_value=settings.dead_end_value).value
         penalty = settings.penalty_steps * value_of_a_step(log, value)

@@ -1,5 +1,5 @@
-"""Reusing a finished run for another reward, discount or tolerance: its model, and where the metric is the same its
-graph.
+"""Reusing a finished run for another reward, discount or tolerance: its model, and its graph where errors of stitches
+are measured in the same way.
 
 What a plan does depends neither on the rewards nor on the discount. So the dynamics stay as they are, only the reward
 networks are learned again where the rewards differ, and stitching continues from the old stitches with their new
@@ -8,20 +8,25 @@ rewards.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import reduce
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Indices, Progress, no_progress
 from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
-from bats.graph.mdp import Stitches, TabularMDP, add_stitches
-from bats.graph.relabel import prune, stitch_errors
+from bats.graph.mdp import LOGGED, REUSED, TabularMDP
+from bats.graph.relabel import prune, stitch_errors, with_gamma
 from bats.model.ensemble import Dynamics, one_hot
 from bats.model.fit import Model, fit_rewards, load_model
 from bats.runs.folder import Header, RunFolder, setting_differences
+from bats.stitching.history import History
+from bats.stitching.records import Attempts, Outcome
 
 
 def check_reuse(source: RunFolder, header: Header, config: Config) -> None:
@@ -42,33 +47,38 @@ def reused_model(source: RunFolder, dataset: Dataset, header: Header, *, progres
 
 
 def reused_graph(log: TabularMDP, source: RunFolder, model: Model, header: Header, config: Config) -> TabularMDP:
-    """The log's MDP with the stitches of the run, if their errors are in the same metric and within the tolerance."""
-    if source.settings().metric != config.metric or config.metric == "bisimulation":
+    """The log's MDP with all stitches of the run whose errors are within the tolerance; the log's MDP alone where
+    errors are measured in another way."""
+    ways = [(one.metric, one.stitch.local_error) for one in (source.settings(), config)]
+    if ways[0] != ways[1] or config.metric == "bisimulation":
         return log
-    same_rewards = source.header().rewards == header.rewards
-    mdp = log
-    for number, stitches in enumerate(source.stitches(), 1):
-        if not same_rewards:
-            stitches = _with_rewards(stitches, mdp, model.dynamics)
-        mdp = add_stitches(mdp, stitches, stitch_round=number)
-    return prune(mdp, stitch_errors(mdp) < config.stitch.tolerance)
+    graph = source.load_graph()
+    reward, logged = graph.reward.copy(), graph.stitch_round == LOGGED
+    # the transitions are the same, so the logged edges are too, and in the same order
+    reward[logged] = log.reward
+    if source.header().rewards != header.rewards:
+        reward[~logged] = _predicted_rewards(graph, np.flatnonzero(~logged), model.dynamics)
+    # rounds of this run count from 1 again, and the old ones must not be taken for them
+    stitch_round = np.where(logged, LOGGED, REUSED).astype(graph.stitch_round.dtype)
+    graph = replace(with_gamma(graph, log.gamma), penalty=log.penalty, reward=reward, stitch_round=stitch_round)
+    graph = replace(graph, starts=log.starts, start_weights=log.start_weights)
+    return prune(graph, stitch_errors(graph) < config.stitch.tolerance)
 
 
-def _with_rewards(stitches: Stitches, mdp: TabularMDP, dynamics: Dynamics) -> Stitches:
-    """The stitches with the rewards that the model predicts along their imagined states."""
-    count, longest = stitches.reward.shape
-    steps = np.arange(longest)
-    last = steps == stitches.length[:, None] - 1
-    states = np.concatenate([mdp.states[stitches.source][:, None], stitches.state], axis=1)
-    imagined = np.concatenate([stitches.state, np.zeros_like(states[:, :1])], axis=1)
-    next_states = np.where(last[:, :, None], mdp.states[stitches.target][:, None], imagined)
-    actions = one_hot(stitches.action, dynamics.kind.action_count)
-    flat = (part.reshape(count * longest, -1) for part in (states, actions, next_states))
-    transition = [dynamics.per_member(jnp.asarray(one, jnp.float32)) for one in flat]
-    reward, continuing = (
-        np.asarray(predict(*transition), np.float64).mean(axis=0).reshape(count, longest)
-        for predict in (dynamics.reward, dynamics.continuing_reward)
-    )
-    terminates = last & mdp.always_terminal[stitches.target][:, None]
-    used = steps < stitches.length[:, None]
-    return replace(stitches, reward=np.where(used, np.where(terminates, reward, continuing), 0.0))
+def history_with_reused(mdp: TabularMDP, rounds: Iterable[Attempts]) -> History:
+    """The history of saved rounds, in which pairs that a reused run has stitched count as accepted."""
+    edges = np.flatnonzero((mdp.stitch_round == REUSED) & (mdp.source < mdp.real_count))  # the first of each stitch
+    stitch = mdp.stitch[edges]
+    target, length, zero = mdp.target[mdp.last_edge[stitch]], mdp.stitch_length[stitch], np.zeros(len(edges))
+    reused = Attempts(mdp.source[edges], target, length, length, zero, zero, np.full(len(edges), Outcome.ACCEPTED))
+    # how far apart these pairs are is not known, so success rates start anew
+    return reduce(History.extended, rounds, History.of([reused], mdp.real_count).without_failures())
+
+
+def _predicted_rewards(mdp: TabularMDP, edges: Indices, dynamics: Dynamics) -> Float[np.ndarray, "n"]:
+    """The rewards that the model predicts for some edges, by the mean of its members."""
+    actions = one_hot(mdp.action[edges], dynamics.kind.action_count)
+    parts = mdp.states[mdp.source[edges]], actions, mdp.states[mdp.target[edges]]
+    transition = [dynamics.per_member(jnp.asarray(part, jnp.float32)) for part in parts]
+    terminates, continuing = mdp.discount[edges] == 0, dynamics.continuing_reward(*transition)
+    return np.where(terminates, dynamics.reward(*transition), continuing).astype(np.float64).mean(axis=0)

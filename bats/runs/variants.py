@@ -9,7 +9,6 @@ confidence or another policy gives another certificate. The command line keeps t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,37 +16,39 @@ from bats.arrays import Progress, no_progress
 from bats.bounds.certificate import Certificate
 from bats.config import CertificateConfig, Config
 from bats.errors import SettingError
-from bats.graph.solve import Solution
 from bats.model.fit import load_model
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import certify_solved, clone_solved
-from bats.runs.result import run_metric, solve_again
+from bats.runs.result import Changes, run_metric, solve_again
+
+
+def cloning_settings(run: RunFolder, changes: Changes) -> Config:
+    """The run's own settings to clone a graph with that was solved under these changes."""
+    config = run.settings()
+    # a smallest return that was set for the run's own reward says nothing of another one
+    rollouts = config.rollouts if changes.reward is None else replace(config.rollouts, min_return=None)
+    return replace(config, rollouts=rollouts)
 
 
 def clone_again(
     run: RunFolder | Path | str,
-    solution: Solution | None = None,
+    changes: Changes | None = None,
     *,
     config: Config | None = None,
-    solved_under: Mapping[str, object] | None = None,
     progress: Progress = no_progress,
 ) -> Policy:
-    """Clones the policy of a finished run again, from its graph as it is or as `solve_again` has solved it.
+    """Clones the policy of a finished run again, from its graph as it is or as it is solved under some changes.
 
-    `config` has other settings for the rollouts and the network. `solved_under` goes into the policy's card: the
-    settings that the graph was solved with, where they are not the run's.
+    `config` has other settings for the rollouts and the network. The policy's card lists the changes.
     """
-    run = RunFolder.of(run)
-    summary, header, config = run.summary(), run.header(), config or run.settings()
-    if solved_under:
-        # a smallest return that was set for the run's own reward says nothing of another one
-        config = replace(config, rollouts=replace(config.rollouts, min_return=None))
-    support = load_policy(run.policy).support
-    solution = solve_again(run) if solution is None else solution
+    run, changes = RunFolder.of(run), changes or Changes()
+    summary, header, config = run.summary(), run.header(), config or cloning_settings(run, changes)
+    support, solution = load_policy(run.policy).support, solve_again(run, changes)
     policy, _ = clone_solved(solution, run_metric(summary), config, support, header, progress)
-    return replace(policy, card={**policy.card, "solved_under": dict(solved_under)}) if solved_under else policy
+    given = changes.given()
+    return replace(policy, card={**policy.card, "solved_under": given}) if given else policy
 
 
 def certify_again(
@@ -60,8 +61,19 @@ def certify_again(
     """Bounds the policy of a finished run, or another clone of the same graph, with other settings."""
     run = RunFolder.of(run)
     summary, config = run.summary(), replace(run.settings(), certificate=settings)
-    clone = load_policy(run.policy) if policy is None else policy
+    own = load_policy(run.policy)
+    clone = own if policy is None else policy
+    given, expected = _interface(clone), _interface(own)
+    reasons = [f"its {name} {given[name]}, not {expected[name]}" for name in given if given[name] != expected[name]]
     if clone.card.get("solved_under"):
-        reason = "its graph was solved with settings other than the run's own"
-        raise SettingError(f"This policy cannot be certified: {reason}.")
+        reasons.append("its graph was solved with settings other than the run's own")
+    if reasons:
+        raise SettingError(f"This policy cannot be certified: {'; '.join(reasons)}.")
     return certify_solved(run, solve_again(run), clone, load_model(run.model), summary, config, progress)
+
+
+def _interface(policy: Policy) -> dict[str, str]:
+    """What a policy takes and answers, in words."""
+    bounds = ", ".join(f"{low:g} to {high:g}" for low, high in zip(policy.low, policy.high, strict=True))
+    actions = f"{policy.action_count} discrete" if policy.action_count else f"continuous with bounds {bounds}"
+    return {"observations have": f"{len(policy.mean)} numbers", "actions are": actions}

@@ -67,11 +67,11 @@ def _assess(
     context: PlanningContext, problems: Problems, plans: Plans, must_continue: StepFlags, tolerance: float
 ) -> tuple[Float[np.ndarray, "C"], Int[np.ndarray, "C"]]:
     """The error and the outcome of each plan."""
-    ends_off = end_error(plans.distance)
-    error = ends_off + context.local_error(problems.source, plans.state[:, :-1], problems.length)
+    end_errors = end_error(plans.distance)
+    error = end_errors + context.local_error(problems.source, plans.state[:, :-1], problems.length)
     outcome = np.full(len(error), Outcome.ACCEPTED, dtype=np.int8)
     outcome[error >= tolerance] = Outcome.UNRELIABLE
-    outcome[ends_off >= tolerance] = Outcome.TOO_FAR
+    outcome[end_errors >= tolerance] = Outcome.TOO_FAR
     if context.dynamics.kind.terminations:
         # one elite that expects a termination is enough
         probability = context.dynamics.termination(*_transitions(context.dynamics, problems, plans)).max(axis=0)

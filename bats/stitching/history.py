@@ -18,7 +18,7 @@ from bats.arrays import Indices
 from bats.stitching.records import Attempts, Outcome
 
 DISTANCE_BINS = 2.0 ** np.arange(-8, 5)
-"""distances per action are told apart to a factor of two"""
+"""limits of the bins of distances per action, each twice the one before"""
 NEVER = np.iinfo(np.int64).max
 """more actions than any stitch has"""
 
@@ -91,7 +91,7 @@ class History:
         return source.astype(np.int64) * self.real_count + target
 
     def is_open(self, pair: Int[np.ndarray, "C"], length: Int[np.ndarray, "C"]) -> Bool[np.ndarray, "C"]:
-        """Whether nothing is known yet of stitching each pair with so many actions."""
+        """Whether nothing is known yet of stitching each pair with `length` actions."""
         if len(self.pair) == 0:
             return np.ones(len(pair), dtype=bool)
         row = np.minimum(np.searchsorted(self.pair, pair), len(self.pair) - 1)

@@ -45,7 +45,8 @@ def lengths_to_search(config: StitchConfig, number: int, action_count: int | Non
     longest = config.max_length
     if action_count is not None and longest > 1:
         # every sequence of discrete actions is searched, so stitches are only as long as that is affordable
-        longest = min(longest, max(int(np.log(MAX_SEQUENCES) / np.log(max(action_count, 2)) + 1e-9), 1))
+        affordable = [length for length in range(2, longest + 1) if max(action_count, 2) ** length <= MAX_SEQUENCES]
+        longest = max(affordable, default=1)
     halved = config.half_length_every is not None and number % config.half_length_every == 0 and longest > 1
     return (longest // 2, longest) if halved else (longest,)
 

@@ -1,15 +1,16 @@
 """Settings and records as JSON: frozen dataclasses of plain values, written exactly and read strictly.
 
 Supported types are numbers, strings, booleans, None, `Literal`, tuples, dataclasses, unions of these, and dictionaries
-with string keys. Anything unknown, missing or of another type is refused with the file and the field. Reading gives
-back what was written; infinities and NaN, which JSON lacks, are written as strings.
+with string keys; settings may also have functions, which are not written. Anything unknown, missing or of another type
+is refused with the file and the field. Reading gives back what was written; infinities and NaN, which JSON lacks, are
+written as strings.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -21,7 +22,8 @@ from bats.storage.atomic import read_text, write_text
 
 Record = TypeVar("Record")
 SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"}
+NAMES: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"}
+NAMES |= {tuple: "a list", dict: "an object", Callable: "a function"}
 
 
 def write_record(path: Path, record: object, *, overwrite: bool = True) -> None:
@@ -85,17 +87,18 @@ def from_plain(kind: type[Record], value: object, *, file: str) -> Record:
 
     `DataError` for anything else, and `SettingError` for a setting that breaks its rule; both name file and field.
     """
-    return cast(Record, _read(kind, value, file, ""))
+    return cast(Record, read_value(kind, value, file, ""))
 
 
-def _read(kind: Any, value: object, file: str, field: str) -> Any:
+def read_value(kind: Any, value: object, file: str, field: str) -> Any:
+    """What a JSON value stands for where this type is expected; `DataError` with file and field if nothing."""
     choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for choice in choices:
         origin, arguments = get_origin(choice), get_args(choice)
         if is_dataclass(choice) and isinstance(value, dict):
             return _read_dataclass(choice, value, file, field)
         if origin is dict and isinstance(value, dict):
-            return {name: _read(arguments[1], entry, file, _join(field, name)) for name, entry in value.items()}
+            return {name: read_value(arguments[1], entry, file, _join(field, name)) for name, entry in value.items()}
         if origin is tuple and isinstance(value, list):
             return _read_tuple(arguments, value, file, field)
         if origin is Literal and isinstance(value, str) and value in arguments:
@@ -104,7 +107,7 @@ def _read(kind: Any, value: object, file: str, field: str) -> Any:
             return float(value)
         if choice is float and isinstance(value, str) and value in SPECIAL:
             return SPECIAL[value]
-        if type(value) is choice:
+        if type(value) is choice or (origin is Callable and callable(value)):
             return value
     raise DataError(" or ".join(map(_describe, choices)), repr(value), file=file, field=field or None)
 
@@ -117,7 +120,7 @@ def _read_dataclass(kind: Any, entries: dict[str, Any], file: str, field: str) -
             raise DataError(f"one of {', '.join(names)}", f"'{name}'", file=file, field=_join(field, name))
         if name not in entries:
             raise DataError("an entry", "no entry", file=file, field=_join(field, name))
-    values = {name: _read(hints[name], entries[name], file, _join(field, name)) for name in names}
+    values = {name: read_value(hints[name], entries[name], file, _join(field, name)) for name in names}
     try:
         return kind(**values)
     except SettingError as error:
@@ -132,7 +135,7 @@ def _read_tuple(kinds: tuple[Any, ...], values: list[Any], file: str, field: str
     if len(kinds) != len(values):
         raise DataError(f"a list of {len(kinds)} entries", repr(values), file=file, field=field)
     pairs = zip(kinds, values, strict=True)
-    return tuple(_read(kind, entry, file, f"{field}[{index}]") for index, (kind, entry) in enumerate(pairs))
+    return tuple(read_value(kind, entry, file, f"{field}[{index}]") for index, (kind, entry) in enumerate(pairs))
 
 
 def _join(field: str, name: str) -> str:
@@ -141,7 +144,5 @@ def _join(field: str, name: str) -> str:
 
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return ", ".join(map(str, get_args(kind)))
-    if get_origin(kind) is tuple:
-        return "a list"
-    return "an object" if is_dataclass(kind) or get_origin(kind) is dict else NAMES.get(kind, str(kind))
+        return f"one of {', '.join(get_args(kind))}"
+    return "an object" if is_dataclass(kind) else NAMES.get(get_origin(kind) or kind, str(kind))

@@ -95,7 +95,7 @@ def test_numbers_lists_switches_and_words_are_read(arguments: tuple[str, ...] | 
         (("--stitch.rounds", "0"), "field 'stitch': `rounds` must be"),
         (("--model.linear", "yes"), "field 'model.linear': expected true or false, found 'yes'"),
         (("--model.hidden", "8,x"), r"field 'model.hidden\[1\]': expected an integer, found 'x'"),
-        (("--metric", "miles"), "field 'metric': expected steps, raw, std, bisimulation, found 'miles'"),
+        (("--metric", "miles"), "field 'metric': expected one of steps, raw, std, bisimulation, found 'miles'"),
         (("--gamma", "2"), "`gamma` must be strictly between 0 and 1; got 2.0"),
         (("--certificate.reward-range", "1,0"), "`reward_range` must be two finite numbers, smaller one first"),
     ],

@@ -16,7 +16,7 @@ from bats.graph.relabel import goal_reward, stitch_errors
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
-from bats.runs.result import Changes, solve_again
+from bats.runs.result import Changes
 from bats.runs.variants import clone_again
 from tests.cli.printed import error_text, facts
 from tests.conftest import CopyRun
@@ -97,9 +97,8 @@ def test_the_policy_of_a_run_that_was_solved_again_can_be_cloned(run: Path, caps
     arguments = [str(run), *CORNER, "--steps", "50", "--policy", "corner.safetensors"]
     assert solve(capsys, *arguments)["policy saved in"] == "corner.safetensors"
     corner = load_policy("corner.safetensors")
-    assert corner.card["solved_under"] == {"goal": [0.0, 0.0], "radius": 0.4}
-    solution = solve_again(run, Changes(reward=goal_reward(np.zeros(2), 0.4)))
-    again = clone_again(run, solution, config=SMALL)
+    assert corner.card["solved_under"] == {"reward": "goal 0,0 with radius 0.4"}
+    again = clone_again(run, Changes(reward=goal_reward(np.zeros(2), 0.4)))
     assert same_answers(corner, again)
     assert not same_answers(corner, own)
     assert main(["solve", *arguments]) == 2
@@ -214,6 +213,17 @@ def test_certify_adds_a_certificate_named_after_what_was_changed(run: Path, caps
     assert (run / "certificates" / "mine" / "certificate.json").read_bytes() == own
 
 
+def test_what_a_killed_process_left_does_not_block_a_name(run: Path) -> None:
+    summary, bounds = run / "policies" / "small.json", run / "certificates" / "again" / "bounds.safetensors"
+    for path in (summary, bounds):
+        path.parent.mkdir(parents=True)
+        path.write_text("left")
+    assert main(["clone", str(run), "--name", "small", "--quiet"]) == 0
+    assert summary.read_bytes() == (run / "policy.json").read_bytes()
+    assert main(["certify", str(run), "--quiet"]) == 0
+    assert bounds.read_bytes() == (run / "bounds.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -226,6 +236,7 @@ def test_certify_adds_a_certificate_named_after_what_was_changed(run: Path, caps
         (["clone", "run", "--name", "wide", "--cloning.hidden", "0"], "`hidden` must be finite and at least 1"),
         (["clone", "run", "--name", "wide", "--penalty", "-1"], "`penalty` must be finite and at least 0"),
         (["clone", "run", "--name", "high", "--rollouts.min-return", "1e9"], "Lower `rollouts.min_return`"),
+        (["clone", "run", "--name", "high", *CORNER, "--rollouts.min-return", "1e9"], "Lower `rollouts.min_return`"),
         (["clone", ".", "--name", "wide"], "expected the folder of a run, found no file run.json in it"),
     ],
 )

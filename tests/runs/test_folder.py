@@ -112,14 +112,9 @@ def test_every_setting_belongs_to_a_stage() -> None:
 
 
 def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> None:
-    # of this run the rounds are made, but no model, policy or certificate
-    assert run.stages_made() == ["stitching"]
-    other = replace(
-        CONFIG,
-        model=ModelConfig(updates=5),
-        cloning=CloningConfig(updates=5),
-        certificate=CertificateConfig(confidence=0.5),
-    )
+    # of this run the rounds are made, but no policy or certificate
+    assert run.stages_made() == ["model", "stitching"]
+    other = replace(CONFIG, cloning=CloningConfig(updates=5), certificate=CertificateConfig(confidence=0.5))
     claim(run, config=other)
     assert run.settings() == other
     claim(run, config=replace(other, certificate=None))
@@ -132,7 +127,7 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("certificate.json",),
             replace(CONFIG, certificate=CertificateConfig(confidence=0.5)),
-            "its certificate.confidence is 0.95, not 0.5. `bats-rl certify .*run` adds another certificate",
+            "its certificate.confidence is 0.95, not 0.5. First .*then `bats-rl certify .*run` adds",
         ),
         (
             ("certificate.json",),
@@ -142,17 +137,22 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("policy.safetensors",),
             replace(CONFIG, cloning=CloningConfig(hidden=(8,))),
-            r"its cloning.hidden is \[256, 256, 256\], not \[8\]. `bats-rl clone .*run` adds another policy",
+            r"its cloning.hidden is \[256, 256, 256\], not \[8\]. First .*then `bats-rl clone .*run` adds",
         ),
         (
             ("policy.safetensors", "certificate.json"),
             replace(CONFIG, rollouts=RolloutConfig(steps=7), certificate=CertificateConfig(confidence=0.5)),
-            "its rollouts.steps is 1000, not 7; its certificate.confidence is 0.95, not 0.5. `bats-rl clone",
+            "its rollouts.steps is 1000, not 7; its certificate.confidence is 0.95, not 0.5. First .*`bats-rl clone",
         ),
         (
             ("model.safetensors",),
             replace(CONFIG, model=ModelConfig(updates=5)),
             "its model.updates is 11000, not 5. Choose another folder",
+        ),
+        (
+            ("certificate.json",),
+            replace(CONFIG, rollouts=RolloutConfig(steps=7), model=ModelConfig(updates=5)),
+            "its model.updates is 11000, not 5; its rollouts.steps is 1000, not 7. Choose another folder",
         ),
         (
             ("training.safetensors",),
@@ -162,12 +162,12 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("options.jsonl",),
             replace(CONFIG, final_tolerance=0.1),
-            "its final_tolerance is None, not 0.1. `bats-rl clone",
+            "its final_tolerance is None, not 0.1. First .*then `bats-rl clone",
         ),
         (
             ("policy.safetensors", "certificate.json"),
             replace(CONFIG, choice=ChoiceConfig(penalties=(1.0,))),
-            r"another run: its choice.penalties is \[\], not \[1.0\]. `bats-rl clone",
+            r"another run: its choice.penalties is \[\], not \[1.0\]. First .*then `bats-rl clone",
         ),
         (
             ("policy.safetensors", "certificate.json"),
@@ -190,6 +190,17 @@ def test_settings_of_stages_that_are_made_may_not_change_and_the_error_says_what
     with pytest.raises(OutputError, match=message):
         claim(run, config=config)
     assert folder_bytes(run.path) == before
+
+
+def test_an_unfinished_run_is_to_be_finished_before_anything_is_added_to_it(run: RunFolder) -> None:
+    (run.path / "policy.safetensors").write_text("made")
+    other = replace(CONFIG, cloning=CloningConfig(hidden=(8,)))
+    finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}`; then `bats-rl clone"
+    with pytest.raises(OutputError, match=finish):
+        claim(run, config=other)
+    run.finish(summary(2))
+    with pytest.raises(OutputError, match=r"not \[8\]\. `bats-rl clone"):
+        claim(run, config=other)
 
 
 def test_a_log_under_another_name_is_the_same_log(run: RunFolder) -> None:

@@ -129,6 +129,21 @@ def test_a_run_that_was_stopped_between_stages_ends_as_one_that_was_not(
     assert result.records[-1:] == tuple(records)  # the rounds before it are not made again
 
 
+@pytest.mark.usefixtures("no_training")
+def test_what_depends_on_a_stage_that_is_made_again_is_made_again(finished_run: Path, run_copy: Path) -> None:
+    # the certificate that is left is of another policy than the one that is missing
+    text = (run_copy / "certificate.json").read_text()
+    (run_copy / "certificate.json").write_text(text.replace('"confidence": 0.95', '"confidence": 0.5'))
+    remove(run_copy, ("policy.safetensors", "finished.json"))
+    fit(small_log(), SMALL, folder=run_copy)
+    assert contents(run_copy) == contents(finished_run)
+    # and so are rounds without the graph that they grew from
+    remove(run_copy, ("mdp/base.safetensors", "finished.json"))
+    remove(run_copy, ("mdp/round-0001.safetensors",))
+    fit(small_log(), SMALL, folder=run_copy)
+    assert contents(run_copy) == contents(finished_run)
+
+
 def test_progress_is_reported_for_every_stage(without_policy: Path) -> None:
     stages: list[str] = []
     fit(small_log(), SMALL, folder=without_policy, progress=lambda stage, done, total: stages.append(stage))

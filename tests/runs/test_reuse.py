@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bats.arrays import concat
+from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.errors import DataError, SettingError
-from bats.graph.mdp import LOGGED, TabularMDP
+from bats.graph.mdp import LOGGED, REUSED, TabularMDP
 from bats.graph.relabel import goal_reward, stitch_errors
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import fit
 from bats.runs.result import load_result
+from bats.runs.reuse import history_with_reused
 from bats.storage.tensors import read_struct
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, small_log
@@ -81,9 +84,38 @@ def test_stitches_beyond_a_smaller_tolerance_are_left_out(finished_run: Path, tm
     assert reused_stitches(tmp_path / "strict") == (len(errors), np.count_nonzero(errors < tolerance))
 
 
-def test_where_the_metric_differs_the_graph_is_not_taken(finished_run: Path, tmp_path: Path) -> None:
-    other = replace(SMALL, certificate=None, metric="raw")
-    fit(small_log(), other, reuse=finished_run, folder=tmp_path / "other")
+def test_reused_stitches_are_of_no_round_and_their_pairs_are_not_stitched_again(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    few = replace(SMALL, certificate=None, stitch=replace(SMALL.stitch, rounds=1))
+    result = fit(small_log(), few, reuse=finished_run, folder=tmp_path / "few")
+    base, _ = read_struct(TabularMDP, tmp_path / "few" / "mdp" / "base.safetensors", "bats-mdp")
+    assert set(base.stitch_round) == {LOGGED, REUSED}  # round 3 of the first run is no recovery round of this one
+    assert set(result.mdp.stitch_round) == {LOGGED, REUSED, 1, 2}
+    old = concat(RunFolder(finished_run).attempts())
+    history, pair = history_with_reused(base, []), old.source.astype(np.int64) * base.real_count + old.target
+    assert history.pair.tolist() == np.unique(pair[old.accepted]).tolist()
+    assert not history.is_open(pair, old.length)[old.accepted].any()
+    assert history.is_open(pair, old.length)[~np.isin(pair, pair[old.accepted])].all()  # what failed may be tried again
+
+
+def test_a_run_that_reused_another_hands_on_the_stitches_of_both(finished_run: Path, tmp_path: Path) -> None:
+    plain = replace(SMALL, certificate=None)
+    second = fit(small_log(), plain, reuse=finished_run, folder=tmp_path / "second")
+    fit(small_log(), plain, reuse=second.folder, folder=tmp_path / "third")
+    assert reused_stitches(second.folder)[0] == load_result(finished_run).mdp.stitch_count
+    assert reused_stitches(tmp_path / "third") == (second.mdp.stitch_count, second.mdp.kept_stitches)
+    corner = fit(lower_left_log(), plain, reuse=second.folder, folder=tmp_path / "corner")
+    assert reused_stitches(corner.folder) == (second.mdp.stitch_count, second.mdp.kept_stitches)
+
+
+@pytest.mark.parametrize(
+    "other", [replace(SMALL, metric="raw"), replace(SMALL, stitch=replace(SMALL.stitch, local_error=False))]
+)
+def test_where_errors_are_measured_in_another_way_the_graph_is_not_taken(
+    finished_run: Path, tmp_path: Path, other: Config
+) -> None:
+    fit(small_log(), replace(other, certificate=None), reuse=finished_run, folder=tmp_path / "other")
     assert reused_stitches(tmp_path / "other") == (0, 0)
 
 

@@ -14,11 +14,13 @@ from bats.errors import DataError, SettingError
 from bats.graph.relabel import goal_reward
 from bats.policy.files import load_policy, save_policy
 from bats.runs.folder import RunFolder
-from bats.runs.result import Changes, solve_again
+from bats.runs.result import Changes
 from bats.runs.variants import certify_again, clone_again
+from bats.storage.json_records import write_record
 from tests.logs import folder_bytes
 from tests.small_runs import SMALL, small_log
 
+CORNER = Changes(reward=goal_reward(np.zeros(2), 0.4))
 FIXED = ("logged_value", "coverage", "floor", "ceiling")
 """numbers of a certificate that no confidence changes"""
 
@@ -90,13 +92,34 @@ def test_another_policy_lies_beside_the_first_and_can_be_certified(run: RunFolde
 
 
 def test_a_policy_for_another_reward_says_so_and_is_not_certified(run: RunFolder) -> None:
-    solution = solve_again(run, Changes(reward=goal_reward(np.zeros(2), 0.4)))
-    under = {"goal": "0,0", "radius": 0.4}
-    high_cut = replace(SMALL, rollouts=RolloutConfig(min_return=1e9))  # set for the run's own reward, so it is ignored
-    policy = clone_again(run, solution, config=high_cut, solved_under=under)
-    assert policy.card["solved_under"] == under
+    policy = clone_again(run, CORNER)
+    assert policy.card["solved_under"] == {"reward": "goal 0,0 with radius 0.4"}
     with pytest.raises(SettingError, match="cannot be certified: its graph was solved with settings other than"):
         certify_again(run, CertificateConfig(), policy=policy)
+
+
+def test_a_policy_of_another_log_is_not_certified_and_the_error_says_what_differs(run: RunFolder) -> None:
+    own = load_policy(run.policy)
+    weights = (np.zeros((3, 8), dtype=np.float32), *own.weights[1:])
+    wide = replace(own, weights=weights, mean=np.zeros(3), std=np.ones(3))
+    discrete = replace(own, low=own.low[:0], high=own.high[:0], action_count=4)
+    for policy, message in (
+        (wide, "its observations have 3 numbers, not 2"),
+        (discrete, r"its actions are 4 discrete, not continuous with bounds -0\.09.* to 0\.09"),
+        (replace(own, high=own.high + 1), r"its actions are continuous with bounds .* to 1\.09.*, not continuous with"),
+    ):
+        with pytest.raises(SettingError, match=f"This policy cannot be certified: {message}"):
+            certify_again(run, CertificateConfig(), policy=policy)
+
+
+def test_a_smallest_return_is_ignored_only_if_it_was_set_for_another_reward(run: RunFolder) -> None:
+    high = replace(SMALL, rollouts=RolloutConfig(min_return=1e9))
+    with pytest.raises(DataError, match=r"Lower `rollouts.min_return`"):
+        clone_again(run, CORNER, config=high)  # it is given for this reward
+    write_record(run.path / "settings.json", high)
+    assert clone_again(run, CORNER).card["threshold_measure"] != "return"
+    with pytest.raises(DataError, match=r"Lower `rollouts.min_return`"):
+        clone_again(run, Changes(penalty=0.0))
 
 
 def test_an_unfinished_run_has_no_further_certificates(run: RunFolder) -> None:

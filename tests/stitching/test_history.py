@@ -35,7 +35,7 @@ class Attempt:
         return self.outcome == Outcome.ACCEPTED
 
     def closes(self, length: int) -> bool:
-        """Whether trying the pair again with so many actions is known to be of no use."""
+        """Whether trying the pair again with `length` actions is known to be of no use."""
         if self.every_length and self.length > 1:
             # all shorter ones ended too far, and so did the last one unless it was accepted
             return length < self.length or (length >= self.length if self.accepted else length == self.length)

@@ -50,7 +50,7 @@ def drawn_config(data: st.DataObject) -> Config:
         ),
         stitch=StitchConfig(
             rounds=draw(COUNTS),
-            tolerance=draw(POSITIVE),
+            tolerance=draw(st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)),
             every_length=draw(st.booleans()),
             planner=draw(st.sampled_from(["gauss-newton", "cross-entropy"])),
             candidates=CandidateConfig(branching=draw(st.none() | COUNTS), lengths=draw(st.sampled_from(["all"]))),
@@ -113,7 +113,7 @@ def changed_default(name: str, value: Any) -> Any:
         ("gamma", "0.9", "field 'gamma': expected a number, found '0.9'"),
         ("gamma", True, "field 'gamma': expected a number, found True"),
         ("gamma", 1.5, "`gamma` must be strictly between 0 and 1; got 1.5"),
-        ("metric", "miles", "field 'metric': expected steps, raw, std, bisimulation, found 'miles'"),
+        ("metric", "miles", "field 'metric': expected one of steps, raw, std, bisimulation, found 'miles'"),
         ("final_tolerance", [], r"field 'final_tolerance': expected a number or null, found \[\]"),
         ("penalize_rounds", 1, "field 'penalize_rounds': expected true or false, found 1"),
         ("stitch.rounds", ..., "field 'stitch.rounds': expected an entry, found no entry"),
@@ -155,7 +155,7 @@ def test_dictionaries_and_literals_come_back() -> None:
     wrong = {"counts": {"too_far": 1.5}, "kind": "a", "number": 0}
     with pytest.raises(DataError, match=r"field 'counts.too_far': expected an integer, found 1.5"):
         from_plain(Measurement, wrong, file="records")
-    with pytest.raises(DataError, match="field 'kind': expected a, b or null, found 'c'"):
+    with pytest.raises(DataError, match="field 'kind': expected one of a, b or null, found 'c'"):
         from_plain(Measurement, {"counts": {}, "kind": "c", "number": 0}, file="records")
 
 

@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 from h5py import h5d, h5g, h5l, h5o, h5s, h5t
 
-from bats.arrays import Arrays, Progress, no_progress
+from bats.arrays import Arrays, Progress
 from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
 from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, KNOWN, RawLog, check_required, extras
@@ -206,9 +206,7 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
     return StoredArray(node, field, shape, dtype, nbytes, chunk_rows)
 
 
-def write_hdf5(
-    dataset: Dataset, path: Path | str, *, overwrite: bool = False, progress: Progress = no_progress
-) -> None:
+def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False) -> None:
     """Writes a log with D4RL's names; `load_dataset` gives back the same log.
 
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
@@ -222,20 +220,17 @@ def write_hdf5(
     fields = {name: getattr(dataset, name) for name in ("observations", "actions", "rewards", "next_observations")}
     fields |= {"terminals": dataset.terminations, "timeouts": dataset.episode_ends & ~dataset.terminations}
     fields |= {f"{EXTRAS}/{name}": np.asarray(value) for name, value in entries.items()}
-    write_fields(fields, Path(path), overwrite=overwrite, progress=progress)
+    write_fields(fields, Path(path), overwrite=overwrite)
 
 
-def write_fields(fields: Arrays, path: Path, *, overwrite: bool = False, progress: Progress = no_progress) -> None:
+def write_fields(fields: Arrays, path: Path, *, overwrite: bool = False) -> None:
     """Writes arrays under their names, in which a slash makes a group; the file appears whole or not at all."""
     refuse_existing(path, overwrite=overwrite)
-    rows = len(fields["rewards"])
     # built in memory first: when a disk runs full under it, the HDF5 library crashes instead of raising an error
     buffer = BytesIO()
     with h5py.File(buffer, "w") as file:
-        for count, (name, values) in enumerate(fields.items()):
-            progress(f"writing {path.name}", rows * count // len(fields), rows)
+        for name, values in fields.items():
             small = values.ndim == 0 or len(values) < MIN_COMPRESSED_ROWS
             compression = {} if small else {"compression": "gzip", "compression_opts": 4, "shuffle": True}
             file.create_dataset(name, data=values, **compression)
     write_atomic(path, buffer.getbuffer(), overwrite=overwrite)
-    progress(f"writing {path.name}", rows, rows)

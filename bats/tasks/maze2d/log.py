@@ -70,9 +70,9 @@ class MazeLog:
         }
 
 
-def write_published(arrays: Arrays, path: Path | str, *, overwrite: bool = False) -> None:
+def write_published(arrays: Arrays, path: Path | str) -> None:
     """Writes the arrays of `MazeLog.published` as HDF5. Raises `OutputError` if the file exists already."""
-    write_fields(arrays, Path(path), overwrite=overwrite)
+    write_fields(arrays, Path(path))
 
 
 def collect_maze(
