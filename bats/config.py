@@ -149,7 +149,8 @@ class StitchConfig(Settings):
     """How the log is stitched."""
 
     rounds: Count = 40
-    """number of rounds; each round solves the graph, searches candidates and plans stitches [n]"""
+    """number of rounds; each round solves the graph, searches candidates and plans stitches [n]; recovery
+    rounds follow"""
     recovery_rounds: CountOrZero = 10
     """additional rounds that stitch states near the policy's rollouts back to these rollouts; they help a cloned policy
     that drifts away from them"""

@@ -72,7 +72,7 @@ def test_a_jump_in_a_log_without_any_flags_is_reported_as_a_guess() -> None:
     states = [*np.arange(2000.0), *np.arange(2000.0)]
     data = make(states)
     assert data.episode_count == 2
-    assert "so the ends of episodes are guessed. 1 jump (more than" in text(data)
+    assert "the ends of episodes are guessed. 1 jump (more than" in text(data)
     assert [note.kind for note in data.notes].count("problem") == 1
 
 

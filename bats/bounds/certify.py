@@ -50,7 +50,7 @@ def certify(
         progress("computing bounds", 2, 2)
         if not clone_factors.known:
             few = f"Only {clone_factors.windows:,} windows of held-out rows could be compared with the model"
-            unknown = (f"{few}. These are too few for {settings.confidence:.0%} confidence over an episode.",)
+            unknown = (f"{few}. These are too few for {settings.confidence:.0%} confidence; use a larger log.",)
     except DataError as error:
         # no stitch is trusted, and of the clone only what rewards allow is known
         graph = sandwich(mdp, ErrorBounds(*unknown_errors(mdp), settings.reward_range), solution.policy)

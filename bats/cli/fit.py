@@ -94,7 +94,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         print_certificate(result.certificate, out)
     print_line("next:", out)
     for call, purpose in (
-        (f"bats-rl evaluate {folder}", "run the policy in an environment, if there is one"),
+        (f"bats-rl evaluate {folder}", "run the policy in an environment (--environment ID)"),
         (f"bats-rl report {folder}", "show the whole run on one page"),
         (f"bats-rl export {folder} policy.onnx", "write the policy for other programs"),
         (f"bats-rl solve {folder} --help", "solve the same graph with other settings, in seconds"),

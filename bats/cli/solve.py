@@ -166,7 +166,7 @@ def run_clone(arguments: Namespace, terminal: Terminal) -> None:
         save_policy(policy, file)
     print_facts(f"{run.path}: cloned again", policy_facts(policy, file), terminal.out)
     print_line("next:", terminal.out)
-    print_line(f"  bats-rl evaluate {file}  # run the policy in an environment", terminal.out)
+    print_line(f"  bats-rl evaluate {file}  # run the policy in an environment (--environment ID)", terminal.out)
     print_line(f"  bats-rl certify {run.path} --policy {file}  # compute bounds on its value", terminal.out)
 
 

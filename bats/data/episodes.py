@@ -120,7 +120,7 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         if not count:
             text = f"No jumps {jump} were found, so only the marked episode ends are used."
         if timeouts is None and flags.ends is None:
-            guess = "The log has neither next states nor timeouts, so the ends of episodes are guessed."
+            guess = "Without next states, timeouts or episode ids, the ends of episodes are guessed."
             notes.append(Note("problem", f"{guess} {text}"))
         elif count:
             notes.append(Note("problem", text))
