@@ -94,7 +94,7 @@ def test_another_policy_lies_beside_the_first_and_can_be_certified(run: RunFolde
 def test_a_policy_for_another_reward_says_so_and_is_not_certified(run: RunFolder) -> None:
     policy = clone_again(run, CORNER)
     assert policy.card["solved_under"] == {"reward": "goal 0,0 with radius 0.4"}
-    with pytest.raises(SettingError, match="cannot be certified: its graph was solved with settings other than"):
+    with pytest.raises(SettingError, match="cannot be certified: its graph was solved with other settings than"):
         certify_again(run, CertificateConfig(), policy=policy)
 
 
