@@ -174,7 +174,7 @@ def test_a_finished_study_fits_nothing_again(folder: Path, findings: Findings, m
 @pytest.mark.slow
 def test_other_folders_are_left_alone(folder: Path, findings: Findings, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("notes")
-    with pytest.raises(OutputError, match="holds no study"):
+    with pytest.raises(OutputError, match="does not contain a study"):
         run_study(tmp_path, STUDY)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(OutputError, match="another study"):
