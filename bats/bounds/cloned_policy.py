@@ -39,9 +39,9 @@ from bats.streams import Stream, generator
 
 STEPS = 20
 """maximum number of actions of one rollout"""
-ANCHORS = 2000
+ANCHORS = 1000
 """states that the clone is rolled out from: the starts, and others that the graph's policy visits"""
-RESTARTS = 5000
+RESTARTS = 2500
 """no further turn is made once this many rollouts have begun where others end"""
 NEAREST = 16
 """states near a rollout's end that it may be continued from"""
@@ -49,7 +49,7 @@ INFLATION = 1.25
 """what inconsistent distances are multiplied by, again and again"""
 ROUNDING = 1e-9
 """bounds that change by less, relative to the possible range, have converged"""
-BATCH = 256
+BATCH = 128
 """rollouts made together"""
 
 

@@ -28,7 +28,7 @@ from bats.streams import Stream, generator
 MIN_FACTOR = 2.5
 """smallest factor for value differences. Plans are selected by the model, held-out rows are not, and errors accumulate
 from plan to plan, so ratios measured on held-out rows are too optimistic"""
-MAX_WINDOWS = 6_000
+MAX_WINDOWS = 4_000
 DRAWS = 5_000
 """random rollouts, each with a ratio for each of its plans"""
 
