@@ -194,7 +194,7 @@ class RolloutConfig(Settings):
     min_return: Annotated[float, FINITE] | None = None
     """instead of `min_share`: clone all rollouts with at least this return [the paper]"""
     recovery_share: Share = 0.5
-    """fraction of the training weight for rollouts that begin in stitched states instead of start states"""
+    """fraction of the training weight for rollouts that begin where a stitch starts, instead of at a start state"""
     uniform_share: Share = 0.5
     """fraction of the training weight that is distributed evenly over all visited states; the rest is proportional to
     the number of rollouts that visit a state"""
