@@ -66,7 +66,7 @@ def certify_again(
     given, expected = _interface(clone), _interface(own)
     reasons = [f"its {name} {given[name]}, not {expected[name]}" for name in given if given[name] != expected[name]]
     if clone.card.get("solved_under"):
-        reasons.append("its graph was solved with other settings than the run's; make a new run with `bats-rl fit --reuse`")
+        reasons.append("its graph was solved with other settings than the run's; use `bats-rl fit --reuse` instead")
     if reasons:
         raise SettingError(f"This policy cannot be certified: {'; '.join(reasons)}.")
     return certify_solved(run, solve_again(run), clone, load_model(run.model), summary, config, progress)
