@@ -93,7 +93,7 @@ def test_problems_are_shown_by_every_command(capsys: pytest.CaptureFixture[str])
     np.savez("log.npz", observations=positions[:, None] * 1.0, actions=np.zeros((1000, 1)), rewards=positions == 7)
     for command in (["validate", "log.npz"], ["solve", "log.npz"], ["data", "convert", "log.npz", "log.h5"]):
         assert main(command) == 0
-        assert "problem: The log has neither next states nor timeouts" in capsys.readouterr().out, command
+        assert "problem: Without next states, timeouts or episode ids" in capsys.readouterr().out, command
     assert main(["validate", "log.npz", "--strict"]) == 1
     assert "problems: 1" in capsys.readouterr().out
 
