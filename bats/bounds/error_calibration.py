@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
+from bats.arrays import Indices
 from bats.bounds.certificate import CalibrationFactors
 from bats.bounds.error_estimates import ErrorEstimator
 from bats.errors import SettingError
@@ -38,9 +39,7 @@ ErrorRatios = Float[np.ndarray, "2 windows"]
 """true over estimated errors of value and of reward, window by window"""
 
 
-def calibration_factors(
-    estimator: ErrorEstimator, lengths: Int[np.ndarray, "C"], errors: DiscountedErrors
-) -> CalibrationFactors:
+def calibration_factors(estimator: ErrorEstimator, lengths: Indices, errors: DiscountedErrors) -> CalibrationFactors:
     """The factors for plans of such lengths whose errors add up so: at least `MIN_FACTOR` for values, 1 for rewards."""
     ratios, confidence = measure_ratios(estimator, lengths), estimator.settings.confidence
     factors = covering_factors(ratios, errors, confidence, seed=estimator.seed)

@@ -83,12 +83,10 @@ class ErrorEstimator:
         return cls.with_metric(context, metric, config, seed=seed)
 
     @classmethod
-    def with_metric(
-        cls, context: PlanningContext, value_metric: Metric, config: Config, *, seed: int
-    ) -> ErrorEstimator:
+    def with_metric(cls, context: PlanningContext, metric: Metric, config: Config, *, seed: int) -> ErrorEstimator:
         """One half of the held-out rows makes the estimates, as it does for stitches, the other calibrates them."""
         rows, calibration_rows = context.held_out.halves()
-        value, reward = prediction_errors(rows, value_metric), np.abs(rows.predicted_reward - rows.rewards)
+        value, reward = prediction_errors(rows, metric), np.abs(rows.predicted_reward - rows.rewards)
         if context.local_errors is None:
             tree, end = cKDTree(np.asarray(context.metric.embed(rows.observations))), np.zeros(len(value))
         else:
@@ -98,7 +96,7 @@ class ErrorEstimator:
         # where all logged rewards are equal, nothing else would cover what the reward network rounds
         rewards = np.append(context.held_out.rewards, settings.reward_range or ())
         resolution = RESOLUTION * (float(np.ptp(rewards)) or 1.0)
-        return cls(context, value_metric, local, calibration_rows, config.stitch.tolerance, resolution, settings, seed)
+        return cls(context, metric, local, calibration_rows, config.stitch.tolerance, resolution, settings, seed)
 
     def estimate(
         self,

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.arrays import TabularPolicy
+from bats.arrays import Indices, TabularPolicy
 from bats.bounds.certificate import CalibrationFactors
 from bats.bounds.error_calibration import DiscountedErrors, calibration_factors, discounted_errors
 from bats.bounds.error_estimates import ErrorEstimates, ErrorEstimator
@@ -86,9 +86,7 @@ def estimate_stitches(mdp: TabularMDP, used: Int[np.ndarray, "U"], estimator: Er
     return estimator.estimate(visited, np.abs(rewards - mdp.reward[edge]).max(axis=0), source, target, length)
 
 
-def rollout_errors(
-    mdp: TabularMDP, rollouts: Rollouts, used: Int[np.ndarray, "U"], estimates: ErrorEstimates
-) -> DiscountedErrors:
+def rollout_errors(mdp: TabularMDP, rollouts: Rollouts, used: Indices, estimates: ErrorEstimates) -> DiscountedErrors:
     """The errors of the stitches that some rollouts take, discounted to where the rollouts begin."""
     edge = rollouts.edge
     stitch = np.append(mdp.stitch, NO_STITCH)[edge]  # NO_EDGE, which is -1, picks the last
@@ -107,9 +105,7 @@ def unknown_errors(mdp: TabularMDP) -> tuple[Float[np.ndarray, "C"], Float[np.nd
     return np.full(mdp.stitch_count, np.inf), np.full((mdp.stitch_count, longest, 2), [-np.inf, np.inf])
 
 
-def error_bounds(
-    mdp: TabularMDP, used: Int[np.ndarray, "U"], estimates: ErrorEstimates, factors: CalibrationFactors
-) -> ErrorBounds:
+def error_bounds(mdp: TabularMDP, used: Indices, estimates: ErrorEstimates, factors: CalibrationFactors) -> ErrorBounds:
     """The estimates times the factors for some stitches; nothing is known of the others."""
     end_value, rewards = unknown_errors(mdp)
     if factors.known and len(used):

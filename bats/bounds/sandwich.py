@@ -129,14 +129,18 @@ def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> Gra
     )
 
 
+def reward_limits(logged: Float[np.ndarray, "n"], given: tuple[float, float] | None) -> tuple[float, float]:
+    """The smallest and largest reward, as given or as logged; refuses limits that the log exceeds."""
+    low, high = float(logged.min()), float(logged.max())
+    if given is not None and not (np.isfinite(given).all() and given[0] <= low and high <= given[1]):
+        limits = f"{low:g} to {high:g}; got {given[0]:g} to {given[1]:g}"
+        raise SettingError(f"`reward_range` must include all logged rewards, {limits}.")
+    return (low, high) if given is None else given
+
+
 def possible_rewards(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> tuple[float, float]:
     """The smallest and largest reward of a step: as given or as logged, and 0 where something terminates."""
-    logged = mdp.reward[mdp.stitch_round == LOGGED]
-    low, high = float(logged.min()), float(logged.max())
-    if reward_range is not None:
-        if not (np.isfinite(reward_range).all() and reward_range[0] <= low and high <= reward_range[1]):
-            raise SettingError(f"`reward_range` must include all logged rewards, {low} to {high}; got {reward_range}.")
-        low, high = float(reward_range[0]), float(reward_range[1])
+    low, high = reward_limits(mdp.reward[mdp.stitch_round == LOGGED], reward_range)
     if np.any(mdp.discount == 0):
         low, high = min(low, 0.0), max(high, 0.0)
     return low, high

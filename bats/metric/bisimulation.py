@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bats.arrays import Numbers, Progress, no_progress
+from bats.arrays import Indices, Numbers, Progress, no_progress
 from bats.config import BisimulationConfig
 from bats.errors import DataError, SettingError
 from bats.metric.policy_steps import PolicySteps, StateSplit
@@ -164,13 +164,11 @@ def learn_bisimulation(
     return BisimulationMetric(network, metric.mean, metric.std, metric.scale, _number(1.0), metric.split)
 
 
-def _untrained(
-    steps: PolicySteps, fitted: Int[np.ndarray, "k"], split: StateSplit, config: BisimulationConfig
-) -> BisimulationMetric:
+def _untrained(steps: PolicySteps, rows: Indices, split: StateSplit, config: BisimulationConfig) -> BisimulationMetric:
     """The metric before its first update, standardised by the states that are fitted to."""
-    mean, std = mean_and_std(steps.states[fitted])
+    mean, std = mean_and_std(steps.states[rows])
     network = jax.tree.map(np.asarray, new_mlp((len(mean), *config.hidden, LATENT), jax.random.key(split.seed)))
-    unit = _mean_distance(steps, fitted, seed=split.seed)
+    unit = _mean_distance(steps, rows, seed=split.seed)
     return BisimulationMetric(network, mean, std, _number(unit if unit > 0 else 1.0), _number(1.0), split)
 
 

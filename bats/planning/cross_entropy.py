@@ -98,14 +98,12 @@ def _draw(simulator: Simulator, search: _Search, key: Array) -> Float[Array, "B 
     return jnp.clip(search.mean[:, None] + jnp.sqrt(search.variance)[:, None] * noise, simulator.low, simulator.high)
 
 
-def end_distances(
-    simulator: Simulator, problems: Problems, sequences: Float[Array, "B P K A"]
-) -> Float[Array, "B P M"]:
-    """How far from the target each member ends with each sequence."""
+def end_distances(simulator: Simulator, problems: Problems, plans: Float[Array, "B P K A"]) -> Float[Array, "B P M"]:
+    """How far from the target each member ends with each sequence of actions."""
     dynamics, embed = simulator.dynamics, simulator.metric.embed
-    count, samples = sequences.shape[:2]
+    count, samples = plans.shape[:2]
     states = dynamics.per_member(jnp.repeat(problems.source, samples, axis=0))
-    for actions in jnp.moveaxis(sequences.reshape(count * samples, *sequences.shape[2:]), 1, 0):
+    for actions in jnp.moveaxis(plans.reshape(count * samples, *plans.shape[2:]), 1, 0):
         states = states + dynamics.delta(states, dynamics.per_member(actions))[0]
     ends = states.reshape(len(states), count, samples, -1)
     distance = jnp.linalg.norm(embed(ends) - embed(problems.target)[:, None], axis=-1)

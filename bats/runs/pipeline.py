@@ -1,8 +1,9 @@
 """The whole flow: log -> tabular MDP -> stitch with a learned model -> solve exactly -> clone -> certify.
 
 Every stage is saved in the run's folder as soon as it is done, and loaded instead of made where it is there already.
-Chance comes from the seed alone, so a run that was interrupted and continued ends as one that was not. What `fit`
-returns equals what `load_result` reads from the folder.
+All randomness comes from the seed, so a run that was interrupted and continued ends as one that was not. Stages hand
+their results on, and nothing is read back in the process that wrote it; what `fit` returns equals what `load_result`
+reads from the folder.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from bats.arrays import Metric, Progress, no_progress
 from bats.bounds.certificate import Certificate, Option, load_certificate, save_certificate
 from bats.bounds.certify import certify
 from bats.bounds.choose_penalty import rank_options
-from bats.bounds.sandwich import possible_rewards
+from bats.bounds.sandwich import possible_rewards, reward_limits
 from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.relabel import final_graph, stitch_errors, value_of_a_step, with_errors
 from bats.graph.solve import Solution, logged_value, policy_iteration
-from bats.metric.bisimulation import load_metric, save_metric
+from bats.metric.bisimulation import BisimulationMetric, load_metric, save_metric
 from bats.metric.scaled import ScaledMetric
 from bats.model.fit import Model, check_model, fit_model, load_model, save_model
 from bats.planning.context import PlanningContext
@@ -49,6 +50,7 @@ from bats.stitching.records import RoundRecord
 from bats.streams import Stream, generator
 
 OnRound = Callable[[RoundRecord], None]
+Stitched = tuple[TabularMDP, tuple[RoundRecord, ...], BisimulationMetric | None]
 
 
 def fit(
@@ -71,9 +73,8 @@ def fit(
     """
     config = preset(config) if isinstance(config, str) else config
     check_settings(dataset, config, seed)
-    header, reused = Header.of(dataset, seed, reuse), None
-    if reuse is not None:
-        reused = RunFolder(reuse)
+    header, reused = Header.of(dataset, seed, reuse), None if reuse is None else RunFolder(reuse)
+    if reused is not None:
         check_reuse(reused, header, config)
     run = RunFolder(mkdtemp(prefix="bats-") if folder is None else folder)
     with ExitStack() as on_error:
@@ -86,17 +87,29 @@ def fit(
             job = Job(run, header, dataset, config, ScaledMetric.of(dataset, config.metric), reused, progress)
             model = trained(job, model)
             log = solved_log(job)
-            mdp = stitched(job, log, model, on_round)
-            option = chosen(job, log, mdp, model)
-            solution = final_solution(job, log, mdp, option)
+            mdp, records, value_metric = stitched(job, log, model, on_round)
+            options = chosen(job, log, mdp, model)
+            solution = final_solution(job, log, mdp, options[0])
             policy = cloned(job, solution)
-            summary = summarized(job, log, solution, option)
-            if config.certificate is not None and load_certificate(run.path) is None:
-                with run.timed("certifying"):
-                    certificate = certify_solved(run, solution, policy, model, summary, config, progress)
-                    save_certificate(certificate, run.path)
+            summary = summarized(job, log, solution, options[0])
+            certificate = certified(job, solution, policy, model, summary)
             run.finish(summary)
-        result = load_result(run.path)
+        result = Result(
+            folder=run.path,
+            log=dataset.name,
+            config=config,
+            seed=seed,
+            model=model,
+            metric=job.metric,
+            value_metric=value_metric,
+            solution=solution,
+            policy=policy,
+            records=records,
+            options=options if len(options) > 1 else (),
+            summary=summary,
+            timings=run.timings(),
+            certificate=certificate,
+        )
         on_error.pop_all()
     if folder is None:
         weakref.finalize(result, shutil.rmtree, run.path, ignore_errors=True)
@@ -125,28 +138,25 @@ def check_settings(dataset: Dataset, config: Config, seed: int) -> None:
     """Refuses settings that do not fit the log, before any work."""
     if seed < 0:
         raise SettingError(f"`seed` must not be negative; got {seed}.")
-    allowed = None if config.certificate is None else config.certificate.reward_range
-    low, high = dataset.rewards.min(), dataset.rewards.max()
-    if allowed is not None and not (allowed[0] <= low and high <= allowed[1]):
-        logged, given = f"{low:g} to {high:g}", f"{allowed[0]:g} to {allowed[1]:g}"
-        raise SettingError(f"`certificate.reward_range` must include all logged rewards, {logged}; got {given}.")
+    if config.certificate is not None:
+        reward_limits(dataset.rewards, config.certificate.reward_range)
 
 
 def trained(job: Job, given: Model | None) -> Model:
     """The saved model, the given one, or a new one."""
     run, dataset = job.run, job.dataset
     with run.timed("training"):
-        saved = run.model.exists()
-        if saved:
+        if run.model.exists():
             model = load_model(run.model)
-        elif given is not None:
-            check_model(given, dataset)
-            model = given
-        elif job.reused is not None:
-            model = reused_model(job.reused, dataset, job.header, progress=job.progress)
         else:
-            model = fit_model(dataset, job.config.model, seed=job.seed, checkpoint=run.training, progress=job.progress)
-        if not saved:
+            if given is not None:
+                check_model(given, dataset)
+                model = given
+            elif job.reused is not None:
+                model = reused_model(job.reused, dataset, job.header, progress=job.progress)
+            else:
+                settings, seed, checkpoint = job.config.model, job.seed, run.training
+                model = fit_model(dataset, settings, seed=seed, checkpoint=checkpoint, progress=job.progress)
             run.remove_from("model")
             save_model(model, run.model)
         run.training.unlink(missing_ok=True)  # also where a process died after saving the model
@@ -170,8 +180,8 @@ def penalty_unit(config: Config, log: Solution) -> float:
     return value_of_a_step(log.mdp, log.value) if config.penalty is None else 1.0
 
 
-def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> TabularMDP:
-    """The MDP after all rounds, those that were saved before included."""
+def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Stitched:
+    """The MDP and the records after all rounds, those that were saved before included, and the last learned metric."""
     run, config = job.run, job.config
     if run.has_base:
         mdp = run.load_graph()
@@ -182,7 +192,7 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
             mdp = reused_graph(mdp, job.reused, model, job.header, config)
         run.remove_from("stitching")
         run.save_base(mdp)
-    records = run.records()
+    records, learned = run.records(), None
 
     def context_of(metric: Metric) -> PlanningContext:
         return PlanningContext.of(model, metric, log.mdp, local_error=config.stitch.local_error)
@@ -190,7 +200,8 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
     total = config.stitch.rounds + config.stitch.recovery_rounds
     events: Iterator[Round | Refresh | Finished]
     if config.metric == "bisimulation":
-        number = run.last_metric
+        if (number := run.last_metric) is not None:
+            learned = Refresh(number, load_metric(run.metric(number)))
         events = stitch_with_refresh(
             replace(log.mdp, penalty=mdp.penalty),
             context_of,
@@ -198,7 +209,7 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
             seed=job.seed,
             step_value=value_of_a_step(log.mdp, log.value),
             saved_rounds=list(zip(run.stitches(), run.attempts(), strict=True)),
-            saved_metric=None if number is None else Refresh(number, load_metric(run.metric(number))),
+            saved_metric=learned,
             progress=job.progress,
         )
     else:
@@ -215,25 +226,26 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Tabula
             job.progress("stitching", event.record.round, total)
             on_round(event.record)
         elif isinstance(event, Refresh):
+            learned = event
             save_metric(event.metric, run.metric(event.rounds))
             run.add_timing(Timing("learning the metric", event.rounds, time.perf_counter() - began))
         else:
             mdp = event.mdp
             run.save_errors(event.error)
         began = time.perf_counter()
-    return mdp
+    return mdp, records, None if learned is None else learned.metric
 
 
-def chosen(job: Job, log: Solution, mdp: TabularMDP, model: Model) -> Option:
-    """The penalty and the tolerance of the finished graph; where there is a choice, those with the best lower bound."""
+def chosen(job: Job, log: Solution, mdp: TabularMDP, model: Model) -> tuple[Option, ...]:
+    """Penalties and tolerances for the finished graph; where there are several, the best lower bound comes first."""
     run, config = job.run, job.config
     penalties = dict.fromkeys((own_penalty(config), *config.choice.penalties))
     tolerances = dict.fromkeys((config.kept_tolerance, *config.choice.tolerances))
-    options = [Option(penalty, tolerance) for penalty, tolerance in product(penalties, tolerances)]
+    options = tuple(Option(penalty, tolerance) for penalty, tolerance in product(penalties, tolerances))
     if len(options) == 1:
-        return options[0]
-    if run.options():
-        return run.options()[0]
+        return options
+    if saved := run.options():
+        return saved
 
     run.remove_from("final graph")
     context = PlanningContext.of(model, job.metric, log.mdp, local_error=config.stitch.local_error)
@@ -241,7 +253,7 @@ def chosen(job: Job, log: Solution, mdp: TabularMDP, model: Model) -> Option:
     with run.timed("choosing"):
         ranked = rank_options(mdp, options, context, config, penalty_unit=unit, seed=job.seed, progress=job.progress)
         run.save_options(ranked)
-    return ranked[0]
+    return ranked
 
 
 def final_solution(job: Job, log: Solution, mdp: TabularMDP, option: Option) -> Solution:
@@ -300,6 +312,16 @@ def summarized(job: Job, log: Solution, solution: Solution, option: Option) -> S
         value=solution.start_value,
         metric=tuple(job.metric.weight.tolist()),
     )
+
+
+def certified(job: Job, solution: Solution, policy: Policy, model: Model, summary: Summary) -> Certificate | None:
+    """The saved certificate, or a new one; none where the settings have none."""
+    run, certificate = job.run, load_certificate(job.run.path)
+    if certificate is None and job.config.certificate is not None:
+        with run.timed("certifying"):
+            certificate = certify_solved(run, solution, policy, model, summary, job.config, job.progress)
+            save_certificate(certificate, run.path)
+    return certificate
 
 
 def certify_solved(

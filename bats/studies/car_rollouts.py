@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bats.arrays import Metric, Progress, no_progress
+from bats.arrays import Indices, Metric, Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.distinct import merge_states
 from bats.graph.kernels import NO_EDGE
@@ -107,9 +107,7 @@ def example_rollout(result: Result, log: Dataset) -> tuple[Float[np.ndarray, "n 
     return logged_path(log, int(rows[index])), rollouts[index]
 
 
-def compare_rollouts(
-    result: Result, first_states: Int[np.ndarray, "n"], *, progress: Progress = no_progress
-) -> list[CarRollout]:
+def compare_rollouts(result: Result, first_states: Indices, *, progress: Progress = no_progress) -> list[CarRollout]:
     """Rolls the graph's policy out from states that have an action, and its actions in the true car and the model."""
     mdp = result.mdp
     rollouts = roll_out(mdp, result.solution.policy, first_states, EPISODE_STEPS)

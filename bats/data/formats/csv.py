@@ -6,6 +6,7 @@ import csv
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,9 @@ class _RowParser:
         self._action = columns.actions[0] if len(columns.actions) == 1 else None
         self._blank_before: list[int] = []
         """for each blank line, the row that follows it"""
-        self._episode_codes: dict[str, float] = {}
-        special = {
-            columns.terminations: _parse_flag,
-            columns.timeouts: _parse_flag,
-            columns.episode: self._episode_code,
-        }
+        codes: dict[str, float] = {}  # episode ids may be any text: they are numbered as they come
+        number_id: Callable[[str], float] = partial(_number_id, codes)
+        special = {columns.terminations: _parse_flag, columns.timeouts: _parse_flag, columns.episode: number_id}
         self._parse: dict[str, Callable[[str], float]] = {name: special.get(name, float) for name in self.used}
         # NumPy parses numbers itself, which is faster than calling `float`
         converters = {self._index[name]: parse for name, parse in self._parse.items() if parse is not float}
@@ -130,9 +128,6 @@ class _RowParser:
         self.row += len(table)
         return table
 
-    def _episode_code(self, text: str) -> float:
-        return self._episode_codes.setdefault(text.strip(), float(len(self._episode_codes)))
-
     def _check_cells(self, lines: list[str], *, values: bool) -> None:
         """Raises an error for the first line of another width or, if `values`, the first cell that cannot be parsed."""
         for row, line in enumerate(lines, self.row):
@@ -149,6 +144,10 @@ class _RowParser:
 
 def _cells(line: str) -> list[str]:
     return guarded("cells separated by commas", next, csv.reader([line.rstrip("\r\n")]), [])
+
+
+def _number_id(codes: dict[str, float], text: str) -> float:
+    return codes.setdefault(text.strip(), float(len(codes)))
 
 
 def _parse_flag(text: str) -> float:
