@@ -230,7 +230,7 @@ class BisimulationConfig(Settings):
     """n-step target: number of exact rollout steps before bootstrapping from the metric; 1: [the paper]"""
     caution: Annotated[float, _at_least(1)] = 30.0
     """loss weight of distances below their target, relative to distances above it"""
-    updates: Count = 5000
+    updates: Count = 4000
     """training updates when the metric is learned from scratch"""
     batch_size: Annotated[int, _at_least(2)] = 128
     """states per update; all pairs of these states are fitted"""
