@@ -115,8 +115,8 @@ class CandidateConfig(Settings):
     branching: Count | None = 1
     """maximum number of edges that are followed in each state, the best ones first; none: all edges [the paper]"""
     lengths: Literal["longest", "all"] = "longest"
-    """the search steps to a neighbour and follows the policy from there. longest: only the last state of this path
-    becomes a target, so that the planner has as many actions as possible; all: every state of it [the paper]"""
+    """which states of a path become targets. A path goes to a neighbour and follows the policy from there. longest:
+    only its last state, so that the planner has as many actions as possible; all: every state of it [the paper]"""
     impact: Literal["advantage", "value"] = "advantage"
     """how a candidate's gain is estimated. advantage: with the rewards along the path; value: V(target) > V(state that
     the policy reaches in the same number of steps) [the paper]"""

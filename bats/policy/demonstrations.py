@@ -78,11 +78,7 @@ class Selection:
     @property
     def measure(self) -> str:
         """The quantity that the threshold applies to."""
-        return _measure(self.by_return)
-
-
-def _measure(by_return: bool) -> str:
-    return "return" if by_return else "share of the best return from nearby starts"
+        return "return" if self.by_return else "share of the best return from nearby starts"
 
 
 def demonstrate(
@@ -106,8 +102,9 @@ def demonstrate(
     if not kept.any():
         setting = "rollouts.min_return" if by_return else "rollouts.min_share"
         hint = f"Lower `{setting}`; the trained model and the stitches are kept."
-        expected = f"a rollout with a {_measure(by_return)} of at least {thresholds[0]:g}"
-        raise DataError(expected, f"a maximum of {measured.max():g}", hint=hint)
+        unit = "" if by_return else " times the best return from nearby starts"
+        expected = f"a rollout with a return of at least {thresholds[0]:g}{unit}"
+        raise DataError(expected, f"a maximum of {measured.max():g}{unit}", hint=hint)
 
     edge, group, visits = _distinct_edges(Rollouts(rollouts.edge[kept]), weight[kept])
     logged = mdp.action[mdp.stitch_round == LOGGED] if mdp.action_count is None else np.empty((1, 0))
