@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 DEMO := runs/demo
 
-.PHONY: demo test test-all check benchmark clean
+.PHONY: demo test test-all test-long check benchmark clean
 
 demo: $(READY)
 	rm -rf $(DEMO)
@@ -24,7 +24,10 @@ test: $(READY) check
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-all: $(READY) check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not long"
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long
 
 check: $(READY)
 	$(BIN)/ruff check

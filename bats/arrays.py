@@ -79,6 +79,16 @@ def put(struct: Struct, rows: Any, others: Struct) -> Struct:
     return type(struct)(**arrays)
 
 
+def padded_length(count: int) -> int:
+    """The next of four lengths per power of two.
+
+    A program is compiled for every shape, and stays in memory. Arrays of many different lengths share few programs if
+    they are filled up to such a length.
+    """
+    step = max(2 ** (count.bit_length() - 3), 1)
+    return -(-count // step) * step
+
+
 def in_batches(compute: Callable[..., Any], size: int, *arrays: np.ndarray, axis: int = 0) -> list[np.ndarray]:
     """The results of a compiled function on batches of one or more rows, put together along `axis`.
 

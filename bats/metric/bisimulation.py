@@ -29,13 +29,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bats.arrays import Indices, Numbers, Progress, no_progress
+from bats.arrays import Indices, Numbers, Progress, no_progress, padded_length
 from bats.config import BisimulationConfig
 from bats.errors import DataError, SettingError
 from bats.metric.policy_steps import PolicySteps, StateSplit
 from bats.networks.inference import forward, mean_and_std
 from bats.networks.mlp import MLP, new_mlp
-from bats.networks.training import Problem, Schedule, new_state, train
+from bats.networks.training import Problem, Schedule, new_state, rows_on_device, train
 from bats.storage.tensors import read_tensors, write_tensors
 from bats.streams import Stream, generator
 
@@ -97,7 +97,8 @@ class _Rows(eqx.Module):
     """in units of the network"""
     next_row: Int[Array, "n"]
     fitted: Int[Array, "k"]
-    """rows that may be drawn"""
+    """rows that may be drawn, filled up"""
+    fitted_count: Int[Array, ""]
     gamma: float = eqx.field(static=True)
     terminates: bool = eqx.field(static=True)
 
@@ -185,13 +186,18 @@ def _mean_distance(steps: PolicySteps, fitted: Int[np.ndarray, "k"], *, seed: in
 
 
 def _rows_on_device(steps: PolicySteps, fitted: Int[np.ndarray, "k"], metric: BisimulationMetric) -> _Rows:
-    ended, terminates = len(steps), steps.discounts == 0
-    states = (steps.states - metric.mean) / metric.std
+    # after a termination comes the last row, one of those that are filled up
+    count, ended, terminates = len(steps), padded_length(len(steps) + 1) - 1, steps.discounts == 0
+    states, rewards = np.zeros((ended + 1, len(metric.mean))), np.zeros(ended + 1)
+    states[:count], rewards[:count] = (steps.states - metric.mean) / metric.std, steps.rewards / metric.scale
+    next_row = np.full(ended + 1, ended)
+    next_row[:count] = np.where(terminates, ended, steps.next_row)
     return _Rows(
-        states=jnp.asarray(np.append(states, np.zeros_like(states[:1]), axis=0), jnp.float32),
-        rewards=jnp.asarray(np.append(steps.rewards / metric.scale, 0.0), jnp.float32),
-        next_row=jnp.asarray(np.append(np.where(terminates, ended, steps.next_row), ended), jnp.int32),
-        fitted=jnp.asarray(fitted),
+        states=rows_on_device(states),
+        rewards=rows_on_device(rewards),
+        next_row=rows_on_device(next_row, np.int32),
+        fitted=rows_on_device(fitted, np.int32),
+        fitted_count=jax.device_put(np.int32(len(fitted))),
         gamma=steps.gamma,
         terminates=bool(terminates.any()),
     )
@@ -199,7 +205,7 @@ def _rows_on_device(steps: PolicySteps, fitted: Int[np.ndarray, "k"], metric: Bi
 
 def _loss(params: _Params, rows: _Rows, key: Array, config: BisimulationConfig) -> Float[Array, ""]:
     """Mean squared error of the distances of all pairs of a batch, short ones weighted by the caution."""
-    batch = rows.fitted[jax.random.randint(key, (config.batch_size,), 0, len(rows.fitted))]
+    batch = rows.fitted[jax.random.randint(key, (config.batch_size,), 0, rows.fitted_count)]
     if rows.terminates:  # so that the origin stays the place of after termination
         batch = jnp.append(batch, rows.ended)
     target = jax.lax.stop_gradient(pair_targets(params.copy, rows, batch, config.horizon))

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from scipy.spatial import cKDTree
 
-from bats.arrays import Metric, in_batches, take
+from bats.arrays import Metric, in_batches, padded_length, take
 from bats.data.dataset import Dataset
 from bats.model.ensemble import Dynamics, one_hot
 
@@ -91,7 +91,7 @@ def predict_rows(dynamics: Dynamics, dataset: Dataset, rows: Int[np.ndarray, "H"
     """The elites' mean prediction for some rows of a log."""
     states = dataset.observations[rows].astype(np.float32)
     actions = one_hot(dataset.actions[rows], dataset.action_count).astype(np.float32)
-    size = min(len(rows), PREDICT_ROWS)
+    size = min(padded_length(len(rows)), PREDICT_ROWS)
     delta, reward, termination = in_batches(partial(_predict, dynamics), size, states, actions)
     return HeldOut(
         observations=dataset.observations[rows],

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from bats.arrays import RowFlags
 from bats.data.dataset import Dataset
 from bats.networks.mlp import MLP
+from bats.networks.training import rows_on_device
 
 BULK = (0.05, 0.95)
 """quantiles of the rewards between which a reward is always ordinary"""
@@ -57,7 +58,7 @@ class Label(eqx.Module):
         entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
         sparsity = SPARSITY / np.sqrt(max(min(count, rows - count), 1))
         numbers = (jnp.asarray(number, jnp.float32) for number in (share, entropy, sparsity))
-        return cls(jnp.asarray(true, jnp.float32), *numbers)
+        return cls(rows_on_device(true), *numbers)
 
     def loss(
         self, classifier: MLP, log_odds: Float[Array, "M B"], rows: Int[Array, "M B"], weight: Float[Array, "M B"]

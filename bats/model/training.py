@@ -36,7 +36,7 @@ from bats.model.rare_labels import (
 from bats.networks.held_out import SEGMENT, segments, split_groups
 from bats.networks.inference import CONSTANT, mean_and_std
 from bats.networks.mlp import MLP
-from bats.networks.training import Problem, Schedule
+from bats.networks.training import Problem, Schedule, rows_on_device
 from bats.streams import Stream, generator
 
 Batch = tuple[Int[Array, "M B"], Int[Array, "M B"]]
@@ -79,6 +79,8 @@ class Rows(eqx.Module):
     importance: Float[Array, "N"]
     """weight of a row in a classifier's batch"""
     validation: Int[Array, "V"]
+    validation_weight: Float[Array, "V"]
+    """adds up to 1; 0 where the validation rows are filled up"""
 
     def transition(self, rows: Int[Array, "M B"]) -> Float[Array, "M B inputs"]:
         """State, action and next state, as the reward and termination networks take them."""
@@ -143,24 +145,25 @@ def untrained(dataset: Dataset, split: Split, config: ModelConfig, *, seed: int)
 
 def _rows_on_device(dataset: Dataset, model: Dynamics, split: Split) -> Rows:
     """Deltas are taken before the change to single precision, so that small steps keep their digits."""
-    states = jnp.asarray(dataset.observations, jnp.float32)
-    actions = jnp.asarray(one_hot(dataset.actions, dataset.action_count), jnp.float32)
-    delta = jnp.asarray(dataset.next_observations - dataset.observations, jnp.float32)
-    rewards = jnp.asarray(dataset.rewards, jnp.float32)[:, None]
-    reward, rare = model.rewards.standardize(rewards)[:, 0], rare_reward_rows(dataset, split.training)
+    states, next_states = dataset.observations.astype(np.float32), dataset.next_observations.astype(np.float32)
+    actions = one_hot(dataset.actions, dataset.action_count).astype(np.float32)
+    delta = (dataset.next_observations - dataset.observations).astype(np.float32)
+    rewards = dataset.rewards.astype(np.float32)[:, None]
+    reward, rare = _standardized(rewards, model.rewards)[:, 0], rare_reward_rows(dataset, split.training)
     if model.kind.rare_rewards:
-        reward = jnp.where(rare, model.rare_rewards.standardize(rewards)[:, 0], reward)
+        reward = np.where(rare, _standardized(rewards, model.rare_rewards)[:, 0], reward)
     classified = model.kind.binary_reward or model.kind.rare_rewards
-    importance = importance_weights(len(dataset), split.near_switches, len(split.training))
+    inputs = np.concatenate([_standardized(states, model.states), _standardized(actions, model.actions)], axis=1)
     return Rows(
-        inputs=jnp.concatenate([model.states.standardize(states), model.actions.standardize(actions)], axis=1),
-        next_states=model.states.standardize(jnp.asarray(dataset.next_observations, jnp.float32)),
-        delta=model.deltas.standardize(delta),
-        reward=reward,
+        inputs=rows_on_device(inputs),
+        next_states=rows_on_device(_standardized(next_states, model.states)),
+        delta=rows_on_device(_standardized(delta, model.deltas)),
+        reward=rows_on_device(reward),
         rare=Label.of(rare, split.training) if classified else None,
         terminates=Label.of(dataset.terminations, split.training) if model.kind.terminations else None,
-        importance=jnp.asarray(importance, jnp.float32),
-        validation=jnp.asarray(split.validation),
+        importance=rows_on_device(importance_weights(len(dataset), split.near_switches, len(split.training))),
+        validation=rows_on_device(split.validation, np.int32),
+        validation_weight=rows_on_device(np.full(len(split.validation), 1 / len(split.validation))),
     )
 
 
@@ -177,7 +180,7 @@ def training_problem(
         drawn = rng.integers(0, len(split.training), (count, config.members, config.batch_size))
         rows = split.training[drawn]
         classified = oversample(rows, split.near_switches, rng)
-        return jnp.asarray(rows, jnp.int32), jnp.asarray(classified, jnp.int32)
+        return jax.device_put(rows.astype(np.int32)), jax.device_put(classified.astype(np.int32))
 
     # networks that classify learn faster
     fast = ("reward", "rare", "termination") if model.kind.binary_reward else ("rare", "termination")
@@ -243,7 +246,7 @@ def _validation_error(networks: Networks, rows: Rows, config: LossConfig) -> Flo
     inputs = jnp.broadcast_to(inputs, (len(networks.max_log_variance), *inputs.shape))
     residual = mean_and_log_variance(networks, inputs)[0] - rows.delta[rows.validation]
     squared = config[0].validation_measure == "squared"
-    return (residual**2 if squared else jnp.abs(residual)).mean(axis=(1, 2))
+    return (residual**2 if squared else jnp.abs(residual)).mean(axis=2) @ rows.validation_weight
 
 
 def _least_squares(rows: Rows, training: Int[np.ndarray, "T"]) -> Float[Array, "inputs D"]:
@@ -251,6 +254,11 @@ def _least_squares(rows: Rows, training: Int[np.ndarray, "T"]) -> Float[Array, "
     inputs, target = (np.asarray(part)[training].astype(np.float64) for part in (rows.inputs, rows.delta))
     square = inputs.T @ inputs + CONSTANT * len(inputs) * np.eye(inputs.shape[1])
     return jnp.asarray(np.linalg.solve(square, inputs.T @ target), jnp.float32)
+
+
+def _standardized(values: np.ndarray, by: Standardizer) -> np.ndarray:
+    # in NumPy: JAX would compile this for every length of a log
+    return (values - np.asarray(by.mean)) / np.asarray(by.std)
 
 
 def _standardizer(values: np.ndarray) -> Standardizer:

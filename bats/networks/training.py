@@ -7,7 +7,8 @@ policy and the bisimulation metric:
     error(params, data, config)            what the weights are kept by: a scalar, or one number per member
     after(params, config)                  what follows each update, such as a slowly moving copy
 
-The functions and `config` must be hashable and the same objects in every call, so that each problem compiles once.
+The functions and `config` must be hashable and the same objects in every call, so that each problem compiles once. The
+rows that are trained on come from `rows_on_device`, so that logs of similar size share one program.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
+from numpy.typing import DTypeLike
+
+from bats.arrays import padded_length
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,13 @@ class TrainingState(eqx.Module):
     update: Int[Array, ""]
     stale: Int[Array, ""]
     """evaluations since an error last improved"""
+
+
+def rows_on_device(rows: np.ndarray, dtype: DTypeLike = np.float32, *, fill: float = 0.0) -> Array:
+    """Rows to train on, filled up to a `padded_length`. What is filled up must not be drawn, nor count as an error."""
+    padded = np.full((padded_length(len(rows)), *rows.shape[1:]), fill, dtype)
+    padded[: len(rows)] = rows
+    return jax.device_put(padded)  # other ways would compile a program for every shape
 
 
 @eqx.filter_jit  # otherwise every shape of a parameter is a program of its own

@@ -29,7 +29,7 @@ from bats.errors import DataError
 from bats.networks.held_out import SEGMENT, split_groups
 from bats.networks.inference import mean_and_std
 from bats.networks.mlp import MLP, new_mlp
-from bats.networks.training import Problem, Schedule, new_state, train
+from bats.networks.training import Problem, Schedule, new_state, rows_on_device, train
 from bats.policy.demonstrations import Demonstrations
 from bats.policy.policy import MAX_LOG_STD, MIN_LOG_STD, Policy
 from bats.storage.json_records import to_plain
@@ -54,7 +54,7 @@ class _Rows(eqx.Module):
     actions: Float[Array, "n A"] | Int[Array, "n"]
     """continuous ones scaled to -1 … 1 between their bounds"""
     cumulative: Float[Array, "n"]
-    """cumulative weight of the rows, to draw by"""
+    """cumulative weight of the rows, to draw by; it does not grow where rows are filled up"""
 
 
 def clone(
@@ -116,8 +116,8 @@ def _on_device(rows: Demonstrations, part: Bool[np.ndarray, "n"]) -> _Rows:
     cumulative = np.cumsum(rows.weights[part], dtype=np.float64)
     if not cumulative[-1] > 0:  # all of the weight is in the other part
         cumulative = np.arange(1.0, len(cumulative) + 1)
-    shares = jnp.asarray(cumulative / cumulative[-1], jnp.float32)
-    return _Rows(jnp.asarray(rows.states[part], jnp.float32), jnp.asarray(rows.actions[part]), shares)
+    states, actions = rows_on_device(rows.states[part]), rows_on_device(rows.actions[part], rows.actions.dtype)
+    return _Rows(states, actions, rows_on_device(cumulative / cumulative[-1], fill=1.0))
 
 
 def _training_loss(network: MLP, data: tuple[_Rows, _Rows], key: Array, config: CloningConfig) -> Float[Array, ""]:

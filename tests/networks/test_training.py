@@ -10,10 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jaxtyping import Array
 
+from bats.arrays import padded_length
 from bats.networks.files import fill_tree, tree_arrays
-from bats.networks.training import Problem, Schedule, TrainingState, new_state, train
+from bats.networks.training import Problem, Schedule, TrainingState, new_state, rows_on_device, train
 
 RATE = 0.1
 CONSTANT = Schedule(RATE, updates=10, warm_up=0.0, constant=True)
@@ -184,3 +187,19 @@ def test_equal_problems_of_equal_shapes_are_traced_once() -> None:
     assert len(traces) == 2
     fit(3, 0.25, 0)  # another setting
     assert len(traces) == 3
+
+
+@given(st.integers(1, 10**12))
+def test_a_padded_length_is_at_most_a_quarter_longer_and_one_of_four_per_power_of_two(count: int) -> None:
+    padded = padded_length(count)
+    assert count <= padded <= 1.25 * count or count < 4
+    assert padded_length(padded) == padded
+    octave = 2 ** (padded.bit_length() - 1)
+    assert (4 * padded) % octave == 0
+
+
+def test_rows_on_the_device_are_filled_up_and_keep_their_values() -> None:
+    rows = np.arange(18.0).reshape(9, 2)
+    on_device = np.asarray(rows_on_device(rows, fill=-1.0))
+    assert on_device.dtype == np.float32
+    assert on_device.tolist() == [*rows.tolist(), [-1, -1]]
