@@ -18,6 +18,7 @@ from rich.text import Text
 
 from bats.cli.output import Terminal
 from bats.errors import BatsError
+from bats.runs.interrupts import noted_interrupts
 
 COMMANDS = {
     "validate": ("data", "show what is in a log, and the problems and decisions in reading it"),
@@ -36,6 +37,8 @@ COMMANDS = {
 DATA = ("collect", "convert")
 """commands that are called as `bats-rl data NAME`"""
 RESUMABLE = ("fit", "benchmark")
+INTERRUPTED = 130
+"""exit code, as shells have it"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,19 +46,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal = Terminal(_Console(), _Console(stderr=True))
     name, rest = split_command(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        parsed = command_parser(name).parse_args(rest)
-        run = getattr(import_module(f"bats.cli.{COMMANDS[name][0]}"), f"run_{name}")
-        return run(parsed, terminal) or 0
+        with noted_interrupts(second=_end_at_once):
+            parsed = command_parser(name).parse_args(rest)
+            run = getattr(import_module(f"bats.cli.{COMMANDS[name][0]}"), f"run_{name}")
+            return run(parsed, terminal) or 0
     except BatsError as error:
         terminal.err.print(Text.assemble(("error: ", "bold red"), str(error)))
         return 2
     except KeyboardInterrupt:
         more = "; call the same command again to continue from the last saved state" if name in RESUMABLE else ""
         terminal.err.print(f"interrupted; no file is incomplete{more}")
-        return 130
+        if arguments is None:  # no way back: threads of compiled code may still run, and crash if Python cleans up
+            _end_at_once()
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _end_at_once(*_: object) -> None:
+    """Ends the process as it is. Every file is whole at any time."""
+    sys.stdout.flush()
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h")  # a progress bar hides the cursor
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 class _Console(Console):

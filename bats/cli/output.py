@@ -16,6 +16,7 @@ from rich.text import Text
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note, plural
+from bats.runs.interrupts import stoppable
 
 PATIENCE = 0.5
 """seconds that a stage may take before it is worth showing"""
@@ -72,14 +73,14 @@ def print_line(line: str | Text, out: Console) -> None:
 def shown_progress(console: Console, *, quiet: bool = False) -> Iterator[Progress]:
     """A progress display on `console`, which is removed when the block ends."""
     if quiet:
-        yield no_progress
+        yield stoppable(no_progress)
     elif console.is_terminal:
         text = TextColumn("{task.description}", markup=False)
         columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with rich.progress.Progress(*columns, console=console, transient=True) as bars:
-            yield _Bars(bars)
+            yield stoppable(_Bars(bars))
     else:
-        yield _Lines(console)
+        yield stoppable(_Lines(console))
 
 
 def _without_detail(stage: str) -> str:

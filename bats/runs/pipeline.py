@@ -42,6 +42,7 @@ from bats.policy.policy import Policy
 from bats.policy.support import Support
 from bats.presets import preset
 from bats.runs.folder import Header, RunFolder, Summary, Timing
+from bats.runs.interrupts import noted_interrupts, stoppable
 from bats.runs.result import Result, load_result, run_metric
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
@@ -80,11 +81,12 @@ def fit(
     with ExitStack() as on_error:
         if folder is None:
             on_error.callback(shutil.rmtree, run.path, ignore_errors=True)
-        with run.claimed(header, config):
+        with noted_interrupts(), run.claimed(header, config):
             if run.is_finished:
                 return load_result(run.path)
             run.describe_log(dataset)
-            job = Job(run, header, dataset, config, ScaledMetric.of(dataset, config.metric), reused, progress)
+            metric, progress = ScaledMetric.of(dataset, config.metric), stoppable(progress)
+            job = Job(run, header, dataset, config, metric, reused, progress)
             model = trained(job, model)
             log = solved_log(job)
             mdp, records, value_metric = stitched(job, log, model, on_round)
