@@ -13,7 +13,9 @@ from bats.evaluation.comparison import ReturnEstimate, compare, nearest_starts
 from bats.evaluation.episodes import evaluate, interval
 from bats.graph.mdp import from_dataset
 from bats.metric.scaled import ScaledMetric
+from bats.policy.files import save_policy
 from bats.policy.policy import Policy
+from bats.storage.tensors import read_facts
 from bats.tasks import TASKS, collect, task_of_log
 from bats.tasks.maze2d import find_maze, stratified_starts
 
@@ -66,9 +68,12 @@ def test_an_environment_that_only_gymnasium_knows_is_evaluated_without_scores() 
 
 
 def test_a_saved_comparison_can_be_read_and_is_not_overwritten(tmp_path: Path) -> None:
-    found = compare(constant(1, 0, action_count=2), "bats/chain-v0", episodes=3, seed=5)
+    policy = constant(1, 0, action_count=2)
+    save_policy(policy, tmp_path / "policy.safetensors")
+    found = compare(policy, "bats/chain-v0", episodes=3, seed=5)
     found.save(tmp_path / "evaluation.json")
     assert json.loads((tmp_path / "evaluation.json").read_text()) == {
+        "policy": read_facts(tmp_path / "policy.safetensors")["checksum"],
         "environment": "bats/chain-v0",
         "starts": "the environment's own",
         "episodes": 3,

@@ -9,6 +9,7 @@ where that is bounded tightly and the clone is not, cloning is what holds a run 
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from bats.bounds.sandwich import StartValue, ValueBounds
-from bats.errors import SettingError
-from bats.storage.json_records import read_record, write_record
-from bats.storage.tensors import read_struct, write_struct
+from bats.errors import DataError, SettingError
+from bats.storage.json_records import read_record, to_plain, write_record
+from bats.storage.tensors import checksum, read_struct, write_struct
 
 NAME, ARRAYS = "certificate.json", "bounds.safetensors"
 MIN_COVERAGE = 0.9
@@ -78,6 +79,8 @@ class Summary:
     """share of rollouts whose summed errors the bounds cover"""
     graph_factors: CalibrationFactors
     clone_factors: CalibrationFactors
+    policy: str
+    """checksum of the clone, as its file has it"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +165,9 @@ def reasons_to_hold(clone: ValueBounds, *, logged_value: float, coverage: float)
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:
     """Writes both files into a folder, over what a killed process may have left."""
-    write_struct(folder / ARRAYS, _KIND, certificate.at_starts, overwrite=True)
-    summary = {name: value for name, value in vars(certificate).items() if name != "at_starts"}
-    write_record(folder / NAME, Summary(**summary))
+    summary = Summary(**{name: value for name, value in vars(certificate).items() if name != "at_starts"})
+    write_struct(folder / ARRAYS, _KIND, certificate.at_starts, overwrite=True, summary=_checksum(summary))
+    write_record(folder / NAME, summary)
 
 
 def load_certificate(folder: Path) -> Certificate | None:
@@ -172,5 +175,12 @@ def load_certificate(folder: Path) -> Certificate | None:
     path = folder / NAME
     if not path.exists():
         return None
-    at_starts, _ = read_struct(StartBounds, folder / ARRAYS, _KIND, one_length=True)
-    return Certificate(**vars(read_record(Summary, path)), at_starts=at_starts)
+    at_starts, facts = read_struct(StartBounds, folder / ARRAYS, _KIND, one_length=True)
+    summary = read_record(Summary, path)
+    if facts.get("summary") != _checksum(summary):
+        raise DataError(f"the certificate that {ARRAYS} belongs to", "another or a changed one", file=str(path))
+    return Certificate(**vars(summary), at_starts=at_starts)
+
+
+def _checksum(summary: Summary) -> str:
+    return checksum({}, json.dumps(to_plain(summary), sort_keys=True))

@@ -21,6 +21,7 @@ from bats.config import CertificateConfig, Config
 from bats.errors import DataError
 from bats.graph.solve import Solution
 from bats.planning.context import PlanningContext
+from bats.policy.files import policy_checksum
 from bats.policy.policy import Policy
 
 
@@ -73,5 +74,6 @@ def certify(
         confidence=settings.confidence,
         graph_factors=graph_factors,
         clone_factors=clone_factors,
+        policy=policy_checksum(clone),
         at_starts=StartBounds(at, mdp.start_weights, *ends),
     )

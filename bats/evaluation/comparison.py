@@ -26,6 +26,7 @@ from bats.errors import SettingError
 from bats.evaluation.episodes import evaluate, interval, open_environments, replay
 from bats.graph.mdp import TabularMDP
 from bats.graph.rollouts import roll_out, undiscounted_return
+from bats.policy.files import policy_checksum
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.result import run_metric, solve_again
@@ -66,6 +67,8 @@ class ReturnEstimate:
 class Comparison:
     """The returns of a policy in an environment, beside those of the graph that it was cloned from."""
 
+    policy: str
+    """checksum of the policy's file"""
     environment: str
     starts: str
     """the start states of the policy's episodes, in words"""
@@ -86,7 +89,7 @@ class Comparison:
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> None:
         """Writes it as JSON, as `bats-rl report` reads it from the folder of a run."""
-        record = {name: getattr(self, name) for name in ("environment", "starts", "episodes", "seed")}
+        record = {name: getattr(self, name) for name in ("policy", "environment", "starts", "episodes", "seed")}
         for name, estimate in self.columns.items():
             record[name] = {field: value for field, value in asdict(estimate).items() if value is not None}
         write_record(Path(path), record, overwrite=overwrite)
@@ -133,7 +136,17 @@ def compare(
         rollouts = roll_out(mdp, solution.policy, first_states, spec.max_episode_steps)
         promised = estimate(undiscounted_return(mdp, rollouts))
         replayed = estimate(replay(mdp, rollouts, first_states, environment, seed=seed, progress=progress).returns)
-    return Comparison(spec.id, starts_summary, len(played.returns), seed, promised, replayed, cloned, played.episodes)
+    return Comparison(
+        policy=policy_checksum(policy),
+        environment=spec.id,
+        starts=starts_summary,
+        episodes=len(played.returns),
+        seed=seed,
+        promised=promised,
+        replayed=replayed,
+        cloned=cloned,
+        recorded=played.episodes,
+    )
 
 
 def nearest_starts(mdp: TabularMDP, states: Float[np.ndarray, "n D"], metric: Metric) -> Int[np.ndarray, "n"]:

@@ -71,10 +71,16 @@ def fit_model(
         if not np.isfinite(error).all():
             hint = "Check the log for extreme values."
             raise DataError("a finite training error", "an error that is not finite", file=dataset.name, hint=hint)
-        progress(f"training the model (validation error {error.min():.2g})", int(state.update), updates)
-        if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            write_tensors(checkpoint, _TRAINING, tree_arrays(state), identity, overwrite=True)
-            saved = time.monotonic()
+        due = time.monotonic() - saved > CHECKPOINT_SECONDS
+        try:
+            progress(f"training the model (validation error {error.min():.2g})", int(state.update), updates)
+        except KeyboardInterrupt:
+            due = True
+            raise
+        finally:
+            if checkpoint is not None and due:
+                write_tensors(checkpoint, _TRAINING, tree_arrays(state), identity, overwrite=True)
+                saved = time.monotonic()
     elites = np.argsort(np.asarray(state.best_error), kind="stable")[: config.elites]
     networks = jax.tree.map(lambda stacked: jnp.asarray(np.asarray(stacked)[elites]), state.best)
     dynamics = eqx.tree_at(lambda whole: whole.networks, model, networks)

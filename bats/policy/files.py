@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bats.errors import DataError, SettingError
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 from bats.storage.atomic import refuse_existing, write_text
-from bats.storage.tensors import read_tensors, write_tensors
+from bats.storage.tensors import read_tensors, tensor_facts, write_tensors
 
 _KIND = "bats-policy"
 _ARRAYS = ("mean", "std", "low", "high")
@@ -32,6 +34,17 @@ def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) ->
     """
     path = Path(path)
     refuse_existing(path, overwrite=overwrite)
+    write_text(policy_paths(path)[1], json.dumps(description(policy), indent=2) + "\n")
+    write_tensors(path, _KIND, *_contents(policy), overwrite=overwrite)
+
+
+def policy_checksum(policy: Policy) -> str:
+    """The checksum that the file of a policy has."""
+    return str(tensor_facts(_KIND, *_contents(policy))["checksum"])
+
+
+def _contents(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, object]]:
+    """The arrays and facts of a policy's file."""
     arrays = {name: getattr(policy, name) for name in _ARRAYS}
     for layer, (weight, bias) in enumerate(zip(policy.weights, policy.biases, strict=True)):
         arrays |= {f"weight.{layer}": weight, f"bias.{layer}": bias}
@@ -40,8 +53,7 @@ def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) ->
     if policy.support is not None:
         arrays |= {"support.sample": policy.support.sample, "support.weight": policy.support.weight}
         facts["support_limit"] = policy.support.limit
-    write_text(policy_paths(path)[1], json.dumps(description(policy), indent=2) + "\n")
-    write_tensors(path, _KIND, arrays, facts, overwrite=overwrite)
+    return arrays, facts
 
 
 def policy_paths(path: Path) -> tuple[Path, Path]:

@@ -15,6 +15,7 @@ from bats.errors import DataError
 from bats.graph.rollouts import roll_out
 from bats.report.html import in_words
 from bats.runs.folder import RunFolder, seconds_by_stage
+from bats.runs.manifest import file_checksum
 from bats.runs.result import solve_again
 from bats.stitching.records import SHARE_STEPS
 from bats.storage.json_records import flatten, read_json, to_plain
@@ -46,7 +47,7 @@ class Contents:
         self.certificate = load_certificate(run.path)
         self.variants = _read_variants(run)
         """further certificates, and further policies without one, by their names"""
-        self.evaluation = _read_object(run.evaluation)
+        self.evaluation = _read_evaluation(run)
         """returns in an environment, in columns, and facts about it; people may write such a file by hand, so entries
         may be missing or anything at all: see `finite_number`"""
         self.columns = {name: entry for name, entry in self.evaluation.items() if isinstance(entry, dict)}
@@ -98,9 +99,23 @@ def evenly_spaced(count: int, at_most: int) -> Int[np.ndarray, "n"]:
 def _read_variants(run: RunFolder) -> dict[str, Certificate | None]:
     """Further certificates of a run, and further policies that have no certificate of the same name."""
     variants: dict[str, Certificate | None] = {path.stem: None for path in run.policies.glob("*.safetensors")}
+    policies = {file_checksum(path) for path in (run.policy, *run.policies.glob("*.safetensors"))}
     for path in run.certificates.glob("*/certificate.json"):
-        variants[path.parent.name] = load_certificate(path.parent)
+        certificate = variants[path.parent.name] = load_certificate(path.parent)
+        if certificate is not None and certificate.policy not in policies:
+            raise DataError("a certificate of a policy of this run", "one of another policy", file=str(path))
     return dict(sorted(variants.items()))
+
+
+def _read_evaluation(run: RunFolder) -> dict[str, Any]:
+    evaluation = _read_object(run.evaluation)
+    # a file that somebody wrote by hand need not say which policy it is about
+    if evaluation.get("policy") not in (None, file_checksum(run.policy)):
+        hint = f"Write it again: bats-rl evaluate {run.path} --overwrite"
+        raise DataError(
+            "an evaluation of this run's policy", "one of another policy", file=str(run.evaluation), hint=hint
+        )
+    return evaluation
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -116,7 +116,11 @@ def evaluation_section(run: Contents) -> Section | None:
     # promised, replayed, cloned, and then whatever else a file written by hand has
     order = dict.fromkeys([*MEANING, *run.columns])
     columns = {name: run.columns[name] for name in order if name in run.columns}
-    facts = {name_in_words(name): in_words(value) for name, value in run.evaluation.items() if name not in columns}
+    facts = {
+        name_in_words(name): in_words(value)
+        for name, value in run.evaluation.items()
+        if name not in (*columns, "policy")
+    }
     entries = {name_in_words(name): evaluation_entries(column) for name, column in columns.items()}
     figure = evaluation_figure(columns)
     return Section(

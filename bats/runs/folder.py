@@ -16,14 +16,15 @@
     certificate.json            deploy or hold and why, and the bounds at the starts as a whole
     bounds.safetensors          the bounds at every start
     timings.jsonl               seconds per stage and round: the one file that differs between equal runs
-    finished.json               a summary; where it exists, the run is finished
+    finished.json               a summary, the last file of a run
+    files.json                  all files above but two, with their checksums: `manifest`
     policies/, certificates/    further policies and certificates of the same run, each with a name of its own
     evaluation.json             returns in an environment, where the policy was played in one
     training.safetensors        the state of training, while it lasts
     lock                        held by the process that works here; the system releases it when the process ends
 
-Every file appears whole or not at all, so a killed process leaves nothing but whole files and temporary ones, which the
-next start removes. What belongs to an unfinished round is dropped, and the round is made again.
+Every file appears whole or not at all, so a killed process leaves nothing but whole files and temporary ones. The next
+start removes the temporary ones and those of an unfinished stage or round, which is made again.
 
 A run is its stages, and a stage is identified by what it depends on alone. Settings of stages that are not made yet may
 change; settings of a stage that is made may not.
@@ -31,9 +32,10 @@ change; settings of a stage that is made may not.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -52,6 +54,14 @@ from bats.graph.files import base_path, load_mdp, load_round, round_path, save_m
 from bats.graph.mdp import Stitches, TabularMDP
 from bats.graph.relabel import with_errors
 from bats.policy.demonstrations import Selection
+from bats.runs.manifest import (
+    Manifest,
+    check_manifest,
+    current_files,
+    read_manifest,
+    remove_unlisted,
+    write_manifest,
+)
 from bats.stitching.records import Attempts, RoundRecord
 from bats.storage.atomic import is_temporary, output_errors, read_text, write_text
 from bats.storage.json_records import flatten, read_json, read_lines, read_record, to_plain, write_lines, write_record
@@ -62,7 +72,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-VERSION = 6
+VERSION = 7
 """raised when the meaning of what a folder holds changes"""
 _ATTEMPTS, _ROLLOUTS, _ERRORS = "bats-attempts", "bats-rollouts", "bats-errors"
 
@@ -178,14 +188,6 @@ STAGES: dict[str, tuple[str, ...]] = {
     "certificate": ("certificate", "bisimulation"),
 }
 """the settings that each stage depends on, besides those of the stages before it"""
-_FILES = {
-    "model": "",
-    "stitching": "mdp/* attempts/* records.jsonl metric-*.safetensors errors.safetensors",
-    "final graph": "options.jsonl",
-    "policy": "policy.safetensors policy.json rollouts.safetensors evaluation.json",
-    "certificate": "certificate.json bounds.safetensors",
-}
-"""what each stage leaves, other than files that it replaces itself"""
 
 
 def stage_settings(config: Config, stage: str) -> tuple[str, ...]:
@@ -242,12 +244,13 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        return self._summary.is_file()
+        return self._summary.name in self._manifest().files
 
     def header(self) -> Header:
         """What the folder is a run of; `DataError` if it is none, or of another version."""
         if not self.is_run:
-            raise DataError("the folder of a run", "no file run.json in it", file=str(self.path))
+            missing = "no file run.json in it" if self.path.is_dir() else "no such folder"
+            raise DataError("the folder of a run", missing, file=str(self.path))
         plain = read_json(self._header)
         found = plain.get("version") if isinstance(plain, dict) else None
         if isinstance(found, int) and found != VERSION:
@@ -262,11 +265,12 @@ class RunFolder:
         return read_record(Config, self._settings)
 
     def summary(self) -> Summary:
-        """How the run ended; `DataError` if it did not."""
+        """How the run ended; `DataError` if it did not, or if a file is not the one that it wrote."""
         self.header()
         if not self.is_finished:
             hint = "Run the original `bats-rl fit` command again to continue it."
             raise DataError("a finished run", "an unfinished run", file=str(self.path), hint=hint)
+        self._check_files()
         return read_record(Summary, self._summary)
 
     def log_card(self) -> LogCard:
@@ -274,6 +278,7 @@ class RunFolder:
 
     def finish(self, summary: Summary) -> None:
         write_record(self._summary, summary)
+        self._list_files()
 
     # claiming it
 
@@ -295,26 +300,24 @@ class RunFolder:
             if not self.is_run:
                 write_record(self._header, header)
             self._remove_leftovers()
+            self._check_files()
+            self._list_files()
             yield
 
     def stages_made(self) -> list[str]:
         """The stages up to the last one that has begun to leave results: all of them have determined these."""
+        return self._stages(self._manifest().files)
+
+    def _stages(self, listed: Container[str]) -> list[str]:
         made = {
-            "model": self.model.exists() or self.training.exists(),
-            "stitching": self.has_base,
-            "final graph": self._options.exists(),
-            "policy": self.policy.exists(),
-            "certificate": self.certificate.exists() or self.is_finished,
+            "model": self.model.name in listed or self.training.exists(),
+            "stitching": base_path(self._mdp).relative_to(self.path).as_posix() in listed,
+            "final graph": self._options.name in listed,
+            "policy": self.policy.name in listed,
+            "certificate": self.certificate.name in listed or self._summary.name in listed,
         }
         last = max((number for number, is_made in enumerate(made.values(), 1) if is_made), default=0)
         return list(made)[:last]
-
-    def remove_from(self, stage: str) -> None:
-        """Removes what is left of a stage that is made anew, and of all stages after it, since they depend on it."""
-        patterns = " ".join(list(_FILES.values())[list(_FILES).index(stage) :]).split()
-        with output_errors(self.path, "cleaned up"):
-            for path in (path for pattern in patterns for path in self.path.glob(pattern)):
-                path.unlink()
 
     def _check(self, header: Header, config: Config) -> None:
         """Refuses a folder that is anything but a place for this run."""
@@ -337,22 +340,46 @@ class RunFolder:
             raise OutputError(f"{self.path} contains another run: {found}. {advice}")
 
     def _remove_leftovers(self) -> None:
-        """Removes what a killed process left: temporary files, and what belongs to no finished round."""
+        """Removes what a killed process left: temporary files, and what belongs to no finished stage or round."""
+        manifest = self._manifest()
         with output_errors(self.path, "cleaned up"):
             for path in self.path.rglob(".*"):
                 if is_temporary(path.name):
                     path.unlink()
-            for path in self._attempts.glob("round-*.safetensors"):
-                if path.stem > f"round-{self.rounds_done:04d}":
-                    path.unlink()
+            remove_unlisted(self.path, manifest)
         lines = read_text(self._records).splitlines(keepends=True) if self._records.exists() else []
         if len(lines) > self.rounds_done:
             write_text(self._records, "".join(lines[: self.rounds_done]))
 
+    def _manifest(self) -> Manifest:
+        if not self.is_run:
+            return Manifest({}, {})
+        self.header()  # refuses a folder of another version, which has no such list
+        return read_manifest(self.path)
+
+    def _list_files(self) -> None:
+        files = current_files(self.path)
+        write_manifest(self.path, Manifest(files, self._stage_checksums(self._stages(files))))
+
+    def _check_files(self) -> None:
+        manifest = self._manifest()
+        check_manifest(self.path, manifest, self._stage_checksums(manifest.settings))
+
+    def _stage_checksums(self, stages: Container[str]) -> dict[str, str]:
+        """The checksums of the settings that some stages depend on."""
+        config = self.settings()
+        plain, sums = to_plain(config), {}
+        for stage in STAGES:
+            if stage in stages:
+                own = {name: plain[name] for name in stage_settings(config, stage)}
+                sums[stage] = checksum({}, json.dumps(own, sort_keys=True))
+        return sums
+
     # its contents
 
     def describe_log(self, dataset: Dataset) -> None:
-        write_record(self._log_card, LogCard.of(dataset))
+        if not self._log_card.exists():
+            write_record(self._log_card, LogCard.of(dataset))
 
     @property
     def has_base(self) -> bool:
@@ -429,12 +456,14 @@ class RunFolder:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Notes how long a stage takes."""
+        """Notes how long a stage takes, and lists its files."""
         began = time.perf_counter()
         yield
         self.add_timing(Timing(stage, None, time.perf_counter() - began))
 
     def add_timing(self, timing: Timing) -> None:
+        """Notes how long a stage or round took that is done now, and lists its files."""
+        self._list_files()
         write_lines(self._timings, (*self.timings(), timing))
 
     def timings(self) -> tuple[Timing, ...]:

@@ -159,10 +159,9 @@ def trained(job: Job, given: Model | None) -> Model:
             else:
                 settings, seed, checkpoint = job.config.model, job.seed, run.training
                 model = fit_model(dataset, settings, seed=seed, checkpoint=checkpoint, progress=job.progress)
-            run.remove_from("model")
             save_model(model, run.model)
-        run.training.unlink(missing_ok=True)  # also where a process died after saving the model
-        return model
+    run.training.unlink(missing_ok=True)  # also where a process died after saving the model
+    return model
 
 
 def solved_log(job: Job) -> Solution:
@@ -192,7 +191,6 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Stitch
         mdp = replace(log.mdp, penalty=penalty)
         if job.reused is not None:
             mdp = reused_graph(mdp, job.reused, model, job.header, config)
-        run.remove_from("stitching")
         run.save_base(mdp)
     records, learned = run.records(), None
 
@@ -249,7 +247,6 @@ def chosen(job: Job, log: Solution, mdp: TabularMDP, model: Model) -> tuple[Opti
     if saved := run.options():
         return saved
 
-    run.remove_from("final graph")
     context = PlanningContext.of(model, job.metric, log.mdp, local_error=config.stitch.local_error)
     unit = penalty_unit(config, log)
     with run.timed("choosing"):
@@ -272,7 +269,6 @@ def cloned(job: Job, solution: Solution) -> Policy:
     with run.timed("cloning"):
         if run.policy.exists():
             return load_policy(run.policy)
-        run.remove_from("policy")
         support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
         policy, selection = clone_solved(solution, job.metric, job.config, support, job.header, job.progress)
         run.save_selection(selection)

@@ -29,10 +29,15 @@ def write_tensors(
     path: Path, kind: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object], *, overwrite: bool = False
 ) -> None:
     """Writes arrays and facts; `kind` says what they are and is checked when they are read."""
-    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    metadata = {"bats": json.dumps(tensor_facts(kind, arrays, facts))}
+    write_atomic(path, save(contiguous, metadata=metadata), overwrite=overwrite)
+
+
+def tensor_facts(kind: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> dict[str, object]:
+    """The facts as a file holds them, with its kind, version and checksum."""
     header = {"format": kind, "version": VERSION, **facts}
-    header["checksum"] = checksum(dict(sorted(arrays.items())), json.dumps(header, sort_keys=True))
-    write_atomic(path, save(arrays, metadata={"bats": json.dumps(header)}), overwrite=overwrite)
+    return {**header, "checksum": checksum(dict(sorted(arrays.items())), json.dumps(header, sort_keys=True))}
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -31,6 +31,7 @@ from bats.metric.policy_steps import PolicySteps
 from bats.runs.pipeline import fit
 from bats.runs.result import Result, load_result, solve_again
 from tests.mdps import mdp_from_edges
+from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
 
 FACTORS = CalibrationFactors(2.0, 1.5, 7)
@@ -74,6 +75,7 @@ def simple_certificate(lower: float, upper: float, *, starts: int = 3, reasons: 
         confidence=0.9,
         graph_factors=CalibrationFactors(2.0, math.inf, 5),
         clone_factors=FACTORS,
+        policy="a checksum",
         at_starts=StartBounds(np.arange(starts), np.full(starts, 1 / starts), low, high, low, high),
     )
 
@@ -180,6 +182,7 @@ def test_a_certificate_is_loaded_as_it_was_saved_infinities_included(tmp_path: P
 def test_a_damaged_certificate_is_reported_with_its_file(run_copy: Path) -> None:
     card = json.loads((run_copy / "certificate.json").read_text())
     (run_copy / "certificate.json").write_text(json.dumps(card | {"floor": "low"}))
+    relisted(run_copy)
     with pytest.raises(DataError, match=r"certificate\.json: field 'floor': expected a number"):
         load_result(run_copy)
     save_certificate(simple_certificate(0.0, 1.0), run_copy)
@@ -241,6 +244,7 @@ def test_where_no_metric_can_be_learned_the_bounds_are_what_rewards_allow_and_th
 ) -> None:
     for name in ("finished.json", "certificate.json", "bounds.safetensors"):
         (run_copy / name).unlink()
+    relisted(run_copy)
 
     def too_few(*_: object, **__: object) -> None:
         raise DataError("more than 4 states to calibrate with", "3 of 30")

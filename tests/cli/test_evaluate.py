@@ -16,10 +16,12 @@ from bats.data.formats.load import load_dataset
 from bats.evaluation.comparison import MEANING
 from bats.evaluation.episodes import evaluate, interval
 from bats.policy.files import load_policy, save_policy
+from bats.storage.tensors import read_facts
 from bats.tasks.worlds import CHAIN_ENVIRONMENT
 from tests.cli.lying_run import TRUE_FROM, make_lying_run
 from tests.cli.printed import error_text, table
 from tests.logs import folder_bytes
+from tests.runs.relisted import relisted
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_JAX = """
@@ -62,6 +64,7 @@ def test_promised_replayed_and_cloned_returns_stand_side_by_side(run: Path, caps
     assert saved["replayed"] == {"mean_return": kept.mean(), "low": low, "high": high, "episodes": 40}
     assert saved["cloned"]["mean_return"] == played.mean_return
     own = {"environment": CHAIN_ENVIRONMENT, "starts": "the environment's own", "episodes": 40, "seed": 2}
+    own["policy"] = read_facts(run / "policy.safetensors")["checksum"]
     assert {name: fact for name, fact in saved.items() if not isinstance(fact, dict)} == own
     assert f"run in {CHAIN_ENVIRONMENT}; starts: the environment's own; seed 2" in printed.out
     shown = table(printed.out)
@@ -156,6 +159,7 @@ def test_for_a_policy_without_the_name_of_its_log_the_error_says_what_to_give(
 
 def test_an_unfinished_run_has_no_policy_to_play_or_export(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "finished.json").unlink()
+    relisted(run)
     for command in (["evaluate", "run"], ["export", "run", "policy.onnx"]):
         assert main(command) == 2
         message = error_text(capsys)

@@ -23,6 +23,7 @@ from bats.storage.json_records import write_record
 from tests.bounds.test_certificate import simple_certificate
 from tests.cli.printed import error_text, facts
 from tests.logs import folder_bytes
+from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
 
 LOG = "small [red].hdf5"
@@ -49,7 +50,7 @@ def run(finished_run: Path) -> Path:
     shutil.copytree(finished_run, RUN)
     header = json.loads(Path(RUN, "run.json").read_text())
     Path(RUN, "run.json").write_text(json.dumps(header | {"log": LOG}))
-    return Path(RUN)
+    return relisted(Path(RUN))
 
 
 def fit(*arguments: str) -> int:
@@ -61,6 +62,7 @@ def test_an_interrupted_fit_continues_and_ends_as_one_from_python_does(
 ) -> None:
     for name in LATER:
         (run / name).unlink()
+    relisted(run)
 
     def interrupt(record: RoundRecord) -> str:
         raise KeyboardInterrupt
@@ -78,7 +80,8 @@ def test_an_interrupted_fit_continues_and_ends_as_one_from_python_does(
     mine, expected = folder_bytes(run), folder_bytes(finished_run)
     assert mine.keys() == expected.keys()
     # these name the log, or say how long the run took
-    named = ("run.json", "log.json", "policy.json", "policy.safetensors", "timings.jsonl")
+    named = ("run.json", "policy.json", "policy.safetensors", "timings.jsonl")
+    named += ("files.json", "certificate.json", "bounds.safetensors")  # these have the checksum of the policy
     assert [name for name in expected if mine[name] != expected[name]] == sorted(named, key=list(expected).index)
     policy, expected_policy = (load_policy(folder / "policy.safetensors") for folder in (run, finished_run))
     states = small_log().observations
@@ -89,6 +92,7 @@ def test_quiet_prints_no_rounds(run: Path, capsys: pytest.CaptureFixture[str]) -
     for name in LATER[4:]:
         (run / name).unlink()
     (run / "mdp/round-0003.safetensors").unlink()
+    relisted(run)
     assert fit("--quiet") == 0
     assert capsys.readouterr().err == ""
 

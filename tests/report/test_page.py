@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import bats.report.html
+from bats.bounds.certificate import load_certificate, save_certificate
 from bats.cli.main import main
 from bats.data.episodes import Note
 from bats.errors import BatsError, DataError, OutputError, SettingError
@@ -31,6 +32,7 @@ from tests.conftest import CopyRun
 from tests.logs import folder_bytes
 from tests.report.browser import BINARY, Browser, open_browser
 from tests.report.pages import HOSTILE, LINK, SCRIPT, Parsed, data_of, facts_of, plots_of, text_of
+from tests.runs.relisted import relisted
 from tests.small_runs import small_log
 
 PLOTS = ("bounds", "bounds-by-start", "model-errors", "value-by-round", "attempts-by-round", "attempts-by-error")
@@ -65,9 +67,11 @@ def hostile(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     columns = {"promised": {"mean_return": 10.5}, HOSTILE: {"mean_return": 9.0, "low": 8.5, "high": 9.5, SCRIPT: LINK}}
     cloned = {"mean_return": SCRIPT, "low": LINK, "score": [HOSTILE]}
     (folder / "evaluation.json").write_text(json.dumps(columns | {"cloned": cloned, "environment": HOSTILE}))
-    edit_json(folder / "certificate.json", reasons=[HOSTILE, LINK])
+    certificate = load_certificate(folder)
+    assert certificate is not None
+    save_certificate(replace(certificate, reasons=(HOSTILE, LINK)), folder)
     (folder / "policy.json").write_text(json.dumps({"rows": LINK, "card": {SCRIPT: HOSTILE}, "hidden": [8, SCRIPT]}))
-    return folder
+    return relisted(folder)
 
 
 def test_the_report_shows_how_the_run_ended(page: Path, finished_run: Path, contents: Contents) -> None:
@@ -90,6 +94,7 @@ def test_a_log_with_terminations_is_not_said_to_have_none(run_copy: Path, tmp_pa
     card = json.loads((run_copy / "model.json").read_text())
     card["kind"]["terminations"] = True
     (run_copy / "model.json").write_text(json.dumps(card))
+    relisted(run_copy)
     assert "none in the log" not in text_of(write_report(run_copy, tmp_path / "report.html"))
 
 
@@ -231,10 +236,11 @@ def test_states_of_any_width_are_projected_to_a_plane(contents: Contents, width:
 
 
 def test_what_is_not_a_finished_run_is_refused(copy_run: CopyRun, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected the folder of a run, found no file run\.json in it"):
+    with pytest.raises(DataError, match="expected the folder of a run, found no such folder"):
         write_report(tmp_path / "nowhere")
     unfinished = copy_run("unfinished")
     (unfinished / "finished.json").unlink()
+    relisted(unfinished)
     with pytest.raises(DataError, match="expected a finished run, found an unfinished run"):
         write_report(unfinished)
     assert not (unfinished / "report.html").exists()
@@ -258,6 +264,8 @@ def test_what_is_not_a_finished_run_is_refused(copy_run: CopyRun, tmp_path: Path
 )
 def test_files_that_were_edited_wrongly_by_hand_are_named(run_copy: Path, file: str, changes: dict[str, Any]) -> None:
     edit_json(run_copy / file, **changes)
+    if file in ("model.json", "log.json"):
+        relisted(run_copy)
     with pytest.raises(BatsError, match=re.escape(file)):
         write_report(run_copy)
 
@@ -273,6 +281,7 @@ def test_files_that_hold_something_else_are_named(run_copy: Path, file: str, tex
 def test_cards_for_people_may_be_missing(run_copy: Path, tmp_path: Path) -> None:
     (run_copy / "model.json").unlink()
     (run_copy / "policy.json").unlink()
+    relisted(run_copy)
     page = write_report(run_copy, tmp_path / "bare.html")
     assert "held-out rows" not in facts_of(page)
     assert facts_of(page)["rollouts cloned"]

@@ -22,6 +22,7 @@ from bats.report.policy import evaluation_figure, selection_figure
 from bats.runs.folder import RunFolder
 from tests.conftest import CopyRun
 from tests.report.pages import HOSTILE, LINK, SCRIPT, bars_of, facts_of, plots_of, rows_of, text_of
+from tests.runs.relisted import relisted
 
 PROMISED = {"mean_return": 12.0, "low": 11.0, "high": 13.5, "score": 80.0, "score_low": 70.0, "score_high": 95.0}
 CLONED = {"mean_return": 9.5, "low": 8.0, "high": 11.0, "score": 61.25, "score_low": 50.0, "score_high": 77.0}
@@ -38,6 +39,7 @@ def test_the_bars_count_the_saved_rollouts_on_their_side_of_the_threshold(run_co
     selection = RunFolder(run_copy).selection()
     share = np.linspace(0.2, 1.0, len(selection.share))
     RunFolder(run_copy).save_selection(replace(selection, share=share, kept=share >= 0.7, threshold=0.7))
+    relisted(run_copy)
     page = write_report(run_copy, tmp_path / "page.html")
     plot, facts = plots_of(page)["selection"], facts_of(page)
     bars, kept = bars_of(plot), int(np.count_nonzero(share >= 0.7))
@@ -97,6 +99,7 @@ def test_a_threshold_of_returns_is_drawn_over_returns(run_copy: Path, tmp_path: 
     threshold = float(np.median(selection.returns))
     kept = selection.returns >= threshold
     RunFolder(run_copy).save_selection(replace(selection, kept=kept, threshold=threshold, by_return=True))
+    relisted(run_copy)
     plot = plots_of(write_report(run_copy, tmp_path / "page.html"))["selection"]
     assert plot["layout"]["xaxis"]["title"]["text"] == "return"
     assert plot["layout"]["shapes"][0]["x0"] == threshold
@@ -124,6 +127,7 @@ def test_returns_are_those_of_the_saved_rollouts_weighted_by_their_starts(finish
 def test_rollouts_of_another_graph_are_refused(run_copy: Path) -> None:
     run = RunFolder(run_copy)
     run.save_selection(replace(run.selection(), start=run.selection().start + 10**6))
+    relisted(run_copy)
     with pytest.raises(DataError, match="expected rollouts from the start states of this graph"):
         write_report(run_copy)
 

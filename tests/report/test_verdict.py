@@ -16,6 +16,7 @@ from bats.report.page import compare_reports, write_report
 from bats.report.verdict import bounds_by_start, bounds_figure
 from tests.conftest import CopyRun
 from tests.report.pages import HOSTILE, SCRIPT, facts_of, plots_of, rows_of, text_of
+from tests.runs.relisted import relisted
 
 
 def certificate_of(folder: Path) -> Certificate:
@@ -28,7 +29,7 @@ def bounded(folder: Path, lower: float, upper: float, reasons: tuple[str, ...] =
     """The folder of a run, with another certificate."""
     clone = StartValue(lower, upper, (upper - lower) / 20)
     save_certificate(replace(certificate_of(folder), clone=clone, reasons=reasons), folder)
-    return folder
+    return relisted(folder) if (folder / "run.json").exists() else folder
 
 
 def test_the_verdict_comes_first_with_its_reasons_and_numbers(finished_run: Path, tmp_path: Path) -> None:
@@ -112,6 +113,7 @@ def test_bounds_of_different_logs_are_not_compared(copy_run: CopyRun, tmp_path: 
     low, other = bounded(copy_run("low"), 1.0, 3.0), bounded(copy_run("other"), 3.5, 5.0)
     header = json.loads((other / "run.json").read_text())
     (other / "run.json").write_text(json.dumps(header | {"rewards": "0" * 64}))
+    relisted(other)
     text = text_of(compare_reports([low, other], tmp_path / "page.html"))
     assert "certified to be better" not in text
     assert "low and other have different logs or discounts, so their bounds cannot be compared." in text
@@ -124,6 +126,7 @@ def test_a_run_without_a_certificate_is_shown_without_one(
     for folder in (bare, also_bare):
         (folder / "certificate.json").unlink()
         (folder / "bounds.safetensors").unlink()
+        relisted(folder)
     page = write_report(bare, tmp_path / "bare.html")
     assert "Deploy or hold" not in text_of(page)
     assert "bounds" not in plots_of(page)

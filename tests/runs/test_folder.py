@@ -32,6 +32,7 @@ from bats.storage.tensors import read_tensors, write_tensors
 from tests.conftest import CopyRun
 from tests.logs import folder_bytes, small_log
 from tests.runs.hand_made import CHAIN, CONFIG, HEADER, add_round, record, summary
+from tests.runs.relisted import relisted
 from tests.users import ordinary_user
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,16 @@ def run(tmp_path: Path) -> RunFolder:
         add_round(run, 2)
         run.add_timing(Timing("stitching", 2, 0.5))
     return run
+
+
+def make(run: RunFolder, *names: str) -> None:
+    """Writes and lists files of stages that this run has not made yet."""
+    for name in names:
+        if name.endswith(".safetensors"):
+            write_tensors(run.path / name, "bats-made", {}, {})
+        else:
+            (run.path / name).write_text("made")
+    relisted(run.path)
 
 
 def claim(run: RunFolder, header: Header = HEADER, config: Config = CONFIG) -> None:
@@ -172,7 +183,7 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
         (
             ("policy.safetensors", "certificate.json"),
             replace(CONFIG, bisimulation=BisimulationConfig(updates=7)),
-            "its bisimulation.updates is 5000, not 7. Choose another folder",
+            "its bisimulation.updates is 4000, not 7. Choose another folder",
         ),
         (
             ("policy.safetensors", "certificate.json"),
@@ -184,8 +195,7 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
 def test_settings_of_stages_that_are_made_may_not_change_and_the_error_says_what_to_do(
     run: RunFolder, made: tuple[str, ...], config: Config, message: str
 ) -> None:
-    for name in made:
-        (run.path / name).write_text("made")
+    make(run, *made)
     before = folder_bytes(run.path)
     with pytest.raises(OutputError, match=message):
         claim(run, config=config)
@@ -193,7 +203,7 @@ def test_settings_of_stages_that_are_made_may_not_change_and_the_error_says_what
 
 
 def test_an_unfinished_run_is_to_be_finished_before_anything_is_added_to_it(run: RunFolder) -> None:
-    (run.path / "policy.safetensors").write_text("made")
+    make(run, "policy.safetensors")
     other = replace(CONFIG, cloning=CloningConfig(hidden=(8,)))
     finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}`; then `bats-rl clone"
     with pytest.raises(OutputError, match=finish):
@@ -220,13 +230,14 @@ def test_a_folder_with_other_files_is_refused_untouched_and_an_empty_one_is_take
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".run.json.0123abcd.tmp").write_text("{")  # killed before anything was whole
     with RunFolder(tmp_path / "empty").claimed(HEADER, CONFIG):
-        assert sorted(os.listdir(tmp_path / "empty")) == ["lock", "run.json", "settings.json"]  # noqa: PTH208
+        assert sorted(os.listdir(tmp_path / "empty")) == ["files.json", "lock", "run.json", "settings.json"]  # noqa: PTH208
 
 
 def test_a_process_killed_after_writing_the_settings_alone_leaves_a_folder_that_continues(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     claim(run)
-    (run.path / "run.json").unlink()
+    for name in ("files.json", "run.json"):
+        (run.path / name).unlink()
     claim(run, config=replace(CONFIG, gamma=0.5))  # the settings of a run that never began do not matter
     assert run.settings().gamma == 0.5
 
@@ -256,13 +267,12 @@ def test_a_damaged_header_or_damaged_settings_are_reported_with_the_field(run: R
 def test_what_belongs_to_no_finished_round_is_removed_and_so_are_temporary_files(run: RunFolder) -> None:
     before = folder_bytes(run.path)
     with run.claimed(HEADER, CONFIG):
-        add_round(run, 3)
-    (run.path / "mdp" / "round-0003.safetensors").unlink()  # as if killed just before it was written
+        add_round(run, 3)  # as if killed just before its files were listed
     for name in ("mdp/.round-0003.safetensors.0123abcd.tmp", ".model.json.4567cdef.tmp"):
         (run.path / name).write_text("half")
     (run.path / "mine.txt").write_text("whole")
-    assert run.records() == (record(1), record(2))
     with run.claimed(HEADER, CONFIG):
+        assert run.records() == (record(1), record(2))
         assert folder_bytes(run.path) == before | {"mine.txt": b"whole"}
 
 

@@ -113,6 +113,7 @@ def test_a_run_killed_at_every_file_and_at_random_moments_ends_as_one_left_alone
     others = [
         "bounds.safetensors",
         "certificate.json",
+        "files.json",
         "finished.json",
         "log.json",
         "mdp/base.safetensors",

@@ -30,6 +30,7 @@ from bats.runs.result import Result, load_result
 from bats.stitching.records import RoundRecord
 from tests.cli.lying_run import lying_log
 from tests.logs import folder_bytes
+from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
 
 AFTER_POLICY = ("certificate.json", "bounds.safetensors", "finished.json")
@@ -66,7 +67,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def remove(folder: Path, names: tuple[str, ...]) -> Path:
     for name in names:
         (folder / name).unlink()
-    return folder
+    return relisted(folder)
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
@@ -122,26 +123,11 @@ def test_a_finished_run_is_loaded_and_nothing_is_written(run_copy: Path) -> None
 def test_a_run_that_was_stopped_between_stages_ends_as_one_that_was_not(
     finished_run: Path, without_policy: Path
 ) -> None:
-    (without_policy / "mdp" / "round-0003.safetensors").unlink()  # the last round was not finished either
+    remove(without_policy, ("mdp/round-0003.safetensors",))  # the last round was not finished either
     records: list[RoundRecord] = []
     result = fit(small_log(), SMALL, folder=without_policy, on_round=records.append)
     assert contents(without_policy) == contents(finished_run)
     assert result.records[-1:] == tuple(records)  # the rounds before it are not made again
-
-
-@pytest.mark.usefixtures("no_training")
-def test_what_depends_on_a_stage_that_is_made_again_is_made_again(finished_run: Path, run_copy: Path) -> None:
-    # the certificate that is left is of another policy than the one that is missing
-    text = (run_copy / "certificate.json").read_text()
-    (run_copy / "certificate.json").write_text(text.replace('"confidence": 0.95', '"confidence": 0.5'))
-    remove(run_copy, ("policy.safetensors", "finished.json"))
-    fit(small_log(), SMALL, folder=run_copy)
-    assert contents(run_copy) == contents(finished_run)
-    # and so are rounds without the graph that they grew from
-    remove(run_copy, ("mdp/base.safetensors", "finished.json"))
-    remove(run_copy, ("mdp/round-0001.safetensors",))
-    fit(small_log(), SMALL, folder=run_copy)
-    assert contents(run_copy) == contents(finished_run)
 
 
 def test_progress_is_reported_for_every_stage(without_policy: Path) -> None:
@@ -244,8 +230,9 @@ def test_a_penalty_in_steps_is_in_units_of_the_value_of_a_step_and_one_in_reward
 ) -> None:
     log = small_log()
     for config, unit in ((SMALL, None), (replace(SMALL, penalty=7.0), 1.0)):
-        metric = ScaledMetric.of(log, config.metric)
-        solution = solved_log(Job(RunFolder(tmp_path), Header.of(log, 0), log, config, metric, None, no_progress))
+        metric, run, header = ScaledMetric.of(log, config.metric), RunFolder(tmp_path / f"{unit}"), Header.of(log, 0)
+        with run.claimed(header, config):
+            solution = solved_log(Job(run, header, log, config, metric, None, no_progress))
         step_value = value_of_a_step(solution.mdp, solution.value)
         assert penalty_unit(config, solution) == (step_value if unit is None else unit)
         assert own_penalty(config) == (SMALL.penalty_steps if unit is None else 7.0)

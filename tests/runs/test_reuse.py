@@ -20,6 +20,7 @@ from bats.runs.result import load_result
 from bats.runs.reuse import history_with_reused
 from bats.storage.tensors import read_struct
 from tests.logs import folder_bytes
+from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
 
 LOWER_LEFT = goal_reward(np.zeros(2), 0.4)
@@ -129,6 +130,7 @@ def test_what_cannot_be_reused_is_refused_before_any_work(finished_run: Path, ru
     with pytest.raises(SettingError, match=r"its model\.hidden is \[8\], not \[9\]"):
         fit(small_log(), wide, reuse=finished_run, folder=folder)
     (run_copy / "finished.json").unlink()
+    relisted(run_copy)
     with pytest.raises(DataError, match="expected a finished run"):
         fit(small_log(), SMALL, reuse=run_copy, folder=folder)
     assert not folder.exists()

@@ -18,6 +18,7 @@ from bats.runs.result import Changes
 from bats.runs.variants import certify_again, clone_again
 from bats.storage.json_records import write_record
 from tests.logs import folder_bytes
+from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
 
 CORNER = Changes(reward=goal_reward(np.zeros(2), 0.4))
@@ -117,6 +118,7 @@ def test_a_smallest_return_is_ignored_only_if_it_was_set_for_another_reward(run:
     with pytest.raises(DataError, match=r"Lower `rollouts.min_return`"):
         clone_again(run, CORNER, config=high)  # it is given for this reward
     write_record(run.path / "settings.json", high)
+    relisted(run.path)
     assert clone_again(run, CORNER).card["threshold_measure"] != "return"
     with pytest.raises(DataError, match=r"Lower `rollouts.min_return`"):
         clone_again(run, Changes(penalty=0.0))
@@ -124,5 +126,6 @@ def test_a_smallest_return_is_ignored_only_if_it_was_set_for_another_reward(run:
 
 def test_an_unfinished_run_has_no_further_certificates(run: RunFolder) -> None:
     (run.path / "finished.json").unlink()
+    relisted(run.path)
     with pytest.raises(DataError, match="expected a finished run"):
         certify_again(run, CertificateConfig())

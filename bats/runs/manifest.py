@@ -1,0 +1,117 @@
+"""The files of a run with their checksums, `files.json`: what is damaged, missing or taken from another run is named.
+
+A file is listed when its stage or round is done. What a killed process wrote and did not list is removed and made
+again. This guards against mix-ups and damage; somebody who also changes the checksums is not noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bats.errors import DataError
+from bats.storage.json_records import read_record, write_record
+from bats.storage.tensors import read_facts
+
+NAME = "files.json"
+STARTED = ("run.json",)
+RESULTS = (
+    "log.json",
+    "model.*",
+    "mdp/*",
+    "attempts/*",
+    "records.jsonl",
+    "metric-*.safetensors",
+    "errors.safetensors",
+    "options.jsonl",
+    "policy.*",
+    "rollouts.safetensors",
+    "certificate.json",
+    "bounds.safetensors",
+    "finished.json",
+)
+"""files that stages leave"""
+GROWING = "records.jsonl"
+"""the one file that a later round writes again"""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which files a run has written, and with which settings."""
+
+    files: dict[str, str]
+    """checksum of each file, by its path within the folder"""
+    settings: dict[str, str]
+    """checksum of the settings of each stage that has begun"""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The list of a folder; an empty one where nothing has been made yet."""
+    path = folder / NAME
+    if path.exists():
+        return read_record(Manifest, path)
+    found = sorted(result_files(folder))
+    if found:
+        raise DataError("the list of this run's files", f"none, although {found[0]} exists", file=str(path))
+    return Manifest({}, {})
+
+
+def current_files(folder: Path) -> dict[str, str]:
+    """The checksums of all files that the folder has now; those that were listed before are not looked at again."""
+    present = {**_files(folder, STARTED), **result_files(folder)}
+    before = read_record(Manifest, folder / NAME).files if (folder / NAME).exists() else {}
+    known = {name: checksum for name, checksum in before.items() if name != GROWING}
+    return {name: known.get(name) or file_checksum(path) for name, path in sorted(present.items())}
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the list of a folder, if it has changed."""
+    path = folder / NAME
+    if not path.exists() or read_record(Manifest, path) != manifest:
+        write_record(path, manifest)
+
+
+def check_manifest(folder: Path, manifest: Manifest, settings: Mapping[str, str]) -> None:
+    """Refuses a folder in which a file is missing or is not the one that was listed, and names the file."""
+    hint = "Restore it, or fit the log again in another folder."
+    for name, checksum in manifest.files.items():
+        path = folder / name
+        if not path.exists():
+            raise DataError("a file that this run has written", "no such file", file=str(path), hint=hint)
+        if file_checksum(path) != checksum:
+            found = "other content; it was changed, or it comes from another run"
+            raise DataError("the content that this run has written", found, file=str(path), hint=hint)
+    for name in sorted(result_files(folder).keys() - manifest.files.keys()):
+        raise DataError("only files that this run has written", "a file of another run", file=str(folder / name))
+    for stage, checksum in manifest.settings.items():
+        if settings.get(stage) != checksum:
+            expected = f"the settings that the stage '{stage}' was made with"
+            raise DataError(expected, "other settings", file=str(folder / "settings.json"), hint=hint)
+
+
+def remove_unlisted(folder: Path, manifest: Manifest) -> None:
+    """Removes the results that a killed process has not listed."""
+    for name, path in result_files(folder).items():
+        if name not in manifest.files:
+            path.unlink()
+
+
+def result_files(folder: Path) -> dict[str, Path]:
+    """The files that stages have left, by their paths within the folder."""
+    return _files(folder, RESULTS)
+
+
+def _files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
+    return {path.relative_to(folder).as_posix(): path for pattern in patterns for path in folder.glob(pattern)}
+
+
+def file_checksum(path: Path) -> str:
+    """Of a tensor file the one that it carries, which is compared with its content when it is read."""
+    if path.suffix == ".safetensors":
+        return str(read_facts(path)["checksum"])
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError("a readable file", str(error.strerror or error), file=str(path)) from error
