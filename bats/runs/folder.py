@@ -33,6 +33,7 @@ change; settings of a stage that is made may not.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Container, Iterable, Iterator
@@ -58,6 +59,7 @@ from bats.runs.manifest import (
     Manifest,
     check_manifest,
     current_files,
+    discard_manifest,
     read_manifest,
     remove_unlisted,
     write_manifest,
@@ -240,7 +242,10 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        return self._header.is_file()
+        try:
+            return self._header.is_file()
+        except OSError as error:  # a folder that may not be looked into
+            raise DataError("the folder of a run", str(error.strerror or error), file=str(self.path)) from error
 
     @property
     def is_finished(self) -> bool:
@@ -295,14 +300,22 @@ class RunFolder:
             return
         with _locked(self.path / "lock"):
             self._check(header, config)  # again: another process may have been faster
-            if not self.is_run or self.settings() != config:
+            if self._has_begun:
+                if self.settings() != config:
+                    write_record(self._settings, config)
+            else:
+                discard_manifest(self.path)
                 write_record(self._settings, config)
-            if not self.is_run:
                 write_record(self._header, header)
             self._remove_leftovers()
             self._check_files()
             self._list_files()
             yield
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether anything was made: a run whose log was refused at once leaves room for another one."""
+        return self.is_run and bool(self.stages_made())
 
     def stages_made(self) -> list[str]:
         """The stages up to the last one that has begun to leave results: all of them have determined these."""
@@ -323,9 +336,10 @@ class RunFolder:
         """Refuses a folder that is anything but a place for this run."""
         with output_errors(self.path, "read"):
             names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
-        if not self.is_run:
-            if any(name not in ("lock", self._settings.name) and not is_temporary(name) for name in names):
-                raise OutputError(f"{self.path} is not empty and is not the folder of a run; choose another folder.")
+        other = (name for name in names if name not in ("lock", self._settings.name) and not is_temporary(name))
+        if not self.is_run and any(other):
+            raise OutputError(f"{self.path} is not empty and is not the folder of a run; choose another folder.")
+        if not self._has_begun:
             return
         differences = self.header().differences(header, "transitions", "rewards", "starts", "seed", "reused")
         changed = setting_differences(self.settings(), config, self.stages_made())
@@ -475,8 +489,9 @@ def _locked(path: Path) -> Iterator[None]:
     """Holds a lock that the system releases when the process ends, however it ends."""
     with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("ab")
-    with stream:
+        # a link could lead anywhere, so it is not followed
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    with os.fdopen(handle, "rb") as stream:
         with output_errors(path, "locked"):
             try:
                 if sys.platform == "win32":

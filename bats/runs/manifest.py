@@ -91,6 +91,12 @@ def check_manifest(folder: Path, manifest: Manifest, settings: Mapping[str, str]
             raise DataError(expected, "other settings", file=str(folder / "settings.json"), hint=hint)
 
 
+def discard_manifest(folder: Path) -> None:
+    """Forgets a run of which nothing was made but the description of its log."""
+    for name in ("log.json", NAME):
+        (folder / name).unlink(missing_ok=True)
+
+
 def remove_unlisted(folder: Path, manifest: Manifest) -> None:
     """Removes the results that a killed process has not listed."""
     for name, path in result_files(folder).items():

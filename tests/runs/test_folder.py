@@ -385,3 +385,45 @@ def test_a_selection_with_the_earlier_name_of_the_threshold_is_read(copy_run: Co
     named = {"cut": facts["threshold"], "by_return": facts["by_return"], "steps": facts["steps"]}
     write_tensors(path, "bats-rollouts", arrays, named, overwrite=True)
     assert run.selection().threshold == facts["threshold"]
+
+
+def test_a_log_that_was_refused_leaves_a_folder_for_the_mended_one(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+
+    def refuse() -> None:
+        with run.claimed(HEADER, CONFIG):
+            run.describe_log(Dataset.from_arrays(**small_log()))
+            raise DataError("a better log", "this one")
+
+    with pytest.raises(DataError, match="a better log"):
+        refuse()
+    mended = replace(HEADER, transitions="others")
+    claim(run, header=mended, config=replace(CONFIG, gamma=0.5))
+    assert run.header() == mended
+    assert run.settings().gamma == 0.5
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match=r"run/lock could not be written"):
+        claim(RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs another user")
+def test_a_folder_that_may_not_be_looked_into_is_named() -> None:
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        path = Path(place) / "run"
+        run = RunFolder(path)
+        claim(run)
+        path.chmod(0o000)
+        with ordinary_user():
+            for ask in (run.header, run.summary, lambda: run.is_finished, run.stages_made):
+                with pytest.raises(DataError, match=r"run: expected the folder of a run, found Permission denied"):
+                    ask()
+            with pytest.raises(OutputError, match=r"run could not be read: Permission denied"):
+                claim(run)
+        path.chmod(0o755)
