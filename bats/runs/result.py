@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bats.bounds.certificate import Certificate, Option, load_certificate
-from bats.config import Config, Fraction, NonNegative, Positive, Settings
+from bats.config import Config, Finite, Fraction, NonNegative, PositiveOrInfinite, Settings
 from bats.errors import SettingError
 from bats.graph.mdp import TabularMDP
 from bats.graph.relabel import RewardFunction, final_graph, prune, value_of_a_step, with_gamma, with_reward
@@ -101,9 +101,9 @@ class Changes(Settings):
     penalty_steps: NonNegative | None = None
     penalty: NonNegative | None = None
     """in reward, instead of steps"""
-    tolerance: Positive | None = None
+    tolerance: PositiveOrInfinite | None = None
     """drop stitches with a larger error"""
-    dead_end_value: float | None = None
+    dead_end_value: Finite | None = None
     reward: RewardFunction | None = None
 
     def __post_init__(self) -> None:

@@ -57,12 +57,16 @@ def write_text(path: Path | str, text: str, *, overwrite: bool = True) -> None:
     write_atomic(path, text.encode(), overwrite=overwrite)
 
 
-def read_text(path: Path | str) -> str:
-    """A text file's content; `DataError` if it cannot be read."""
+def read_text(path: Path | str, *, max_letters: int | None = None) -> str:
+    """A text file's content; `DataError` if it cannot be read, or is longer than a file of its kind can be."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as stream:
+            text = stream.read(-1 if max_letters is None else max_letters + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError("a readable text file", str(error), file=str(path)) from error
+    if max_letters is not None and len(text) > max_letters:
+        raise DataError(f"a text file of at most {max_letters:,} letters", "a longer one", file=str(path))
+    return text
 
 
 def is_temporary(name: str) -> bool:
