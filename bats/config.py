@@ -47,6 +47,7 @@ Positive = Annotated[float, Rule(f"positive and at most {LARGEST:g}", lambda num
 PositiveOrInfinite = Annotated[float, Rule("positive", lambda number: number > 0)]
 Share = Annotated[float, between(0, 1)]
 Fraction = Annotated[float, Rule("strictly between 0 and 1", lambda number: 0 < number < 1)]
+Function = Callable[..., Any]
 FilePath = Annotated[Path, Rule("a path without a zero byte", lambda path: "\0" not in str(path))]
 _SCALES = Rule("fractions above 0 and at most 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
 _RANGE = Rule("two numbers, the smaller one first", lambda ends: ends[0] <= ends[1])

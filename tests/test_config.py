@@ -141,7 +141,12 @@ def test_every_setting_has_an_impossible_value_above() -> None:
         (StitchConfig, "rounds", 10**30, f"`stitch.rounds` must be between 1 and 1,000,000,000; got {10**30}."),
         (StitchConfig, "local_error", "no", "`stitch.local_error` must be true or false; got 'no'."),
         (StitchConfig, "candidates", None, "`stitch.candidates` must be a CandidateConfig; got None."),
-        (ModelConfig, "members", np.zeros((2, 1)), "`model.members` must be an integer; got array([[0.], [0.]])."),
+        (
+            ModelConfig,
+            "members",
+            np.zeros((2, 1)),
+            "`model.members` must be an integer; got an array of float64 with shape (2, 1).",
+        ),
         (CloningConfig, "hidden", 64, "`cloning.hidden` must be a list; got 64."),
         (CloningConfig, "hidden", (64, "64"), "`cloning.hidden[1]` must be an integer; got '64'."),
         (CloningConfig, "hidden", (64, 0), "`cloning.hidden[1]` must be between 1 and 1,000,000,000; got 0."),

@@ -14,7 +14,7 @@ from bats.cli.fit import policy_facts, print_certificate
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, print_notes, shown_progress
 from bats.cli.settings import add_groups, change_settings
-from bats.config import CertificateConfig
+from bats.config import CertificateConfig, Count, checked
 from bats.errors import OutputError, SettingError
 from bats.graph.files import save_mdp
 from bats.graph.mdp import from_dataset
@@ -103,9 +103,7 @@ def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
 def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     if (arguments.columns, arguments.actions, arguments.timeouts) != (None, "auto", "auto"):
         raise SettingError("--columns, --actions and --timeouts are only for logs; this is a run folder.")
-    steps = STEPS if arguments.steps is None else arguments.steps
-    if steps < 1:
-        raise SettingError(f"--steps must be at least 1; got {steps}.")
+    steps = checked("--steps", Count, STEPS if arguments.steps is None else arguments.steps)
     changes = _read_changes(arguments)
     if arguments.policy is not None:
         if arguments.policy.suffix != ".safetensors":

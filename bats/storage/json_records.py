@@ -135,6 +135,8 @@ def read_value(kind: Any, value: object, file: str | None, field: str) -> Any:
 
 def shown(value: object) -> str:
     """A value for a message: on one line, and cut where it is long."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with shape {value.shape}"
     try:
         return " ".join(_SHORT.repr(value).split())
     except ValueError:  # Python writes out no integer of thousands of digits

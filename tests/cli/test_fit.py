@@ -161,7 +161,7 @@ def test_the_chosen_option_is_shown(finished_run: Path, capsys: pytest.CaptureFi
     ("arguments", "message"),
     [
         (["--preset", "best"], "There is no preset called 'best'; the presets are default"),
-        (["--seed", "-1"], "`seed` must not be negative; got -1"),
+        (["--seed", "-1"], "`seed` must be between 0 and 9,223,372,036,854,775,807; got -1"),
         (["--gamma", "2"], "`gamma` must be strictly between 0 and 1; got 2.0"),
         (["--stitch.rounds", "5"], "its stitch.rounds is 2, not 5. Choose another folder"),
         (["--certificate.confidence", "0.5"], f"`bats-rl certify {RUN}` adds another certificate to this run"),
