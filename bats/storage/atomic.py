@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -35,10 +36,17 @@ def write_atomic(path: Path | str, content: bytes | memoryview, *, overwrite: bo
 
 
 def refuse_existing(*paths: Path, overwrite: bool = False, hint: str = "") -> None:
-    """Refuses files that exist. Callers with much work to do check before it, not after."""
+    """Refuses files that exist, or cannot be made. Callers with much work to do check before it, not after."""
     for path in paths:
         with output_errors(path):
             exists = path.exists()
+            folder = path.absolute().parent
+            while not folder.exists():  # it will be made
+                folder = folder.parent
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "its folder is a file")
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if exists and not overwrite:
             raise OutputError(f"{path} exists already; choose another name{hint}.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,35 @@ def test_a_fit_shows_its_policy_and_the_next_commands(run: Path, capsys: pytest.
     after = printed[printed.index("next:") :]
     for command in ("evaluate", "report", "export", "solve"):
         assert f"bats-rl {command} {RUN}" in after
+
+
+def test_the_next_commands_can_be_pasted_into_a_shell(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("my runs/it's $HOME; #1", "-first"):
+        shutil.copytree(run, name)
+        assert fit(f"--out={name}") == 0
+        printed = capsys.readouterr().out
+        after = printed[printed.index("next:") :].splitlines()[1:]
+        assert len(after) == 4
+        for line in after:
+            program, _, folder, *_ = shlex.split(line, comments=True)
+            assert program == "bats-rl"
+            assert Path(folder) == Path(name)
+            assert not folder.startswith("-")
+
+
+def test_problems_of_the_log_are_shown_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {"timeouts": np.zeros(60, dtype=bool), "terminations": np.zeros(60, dtype=bool)}
+    states = np.random.default_rng(0).random((60, 2))
+    np.savez("jumps.npz", observations=states, actions=states, rewards=states[:, 0], next_observations=states, **flags)
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bats.runs.pipeline.fit", stop)
+    assert main(["fit", "jumps.npz"]) == 130
+    assert "! problem: 59 rows had a next state that differs from the state of the next row" in capsys.readouterr().out
 
 
 def test_a_fit_ends_with_bounds_and_the_verdict(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

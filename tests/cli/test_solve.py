@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,6 +193,17 @@ def test_clone_adds_a_policy_beside_the_first_one(run: Path, capsys: pytest.Capt
     assert {name: after[name] for name in before} == before
     assert main(["clone", str(run), "--name", "even"]) == 2
     assert "even.safetensors exists already" in error_text(capsys)
+
+
+def test_the_commands_after_cloning_can_be_pasted_into_a_shell(
+    copy_run: CopyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy_run("it's my run")
+    assert main(["clone", str(folder), "--name", "new", "--quiet"]) == 0
+    evaluate, certify = (shlex.split(line, comments=True) for line in capsys.readouterr().out.splitlines()[-2:])
+    policy = str(folder / "policies" / "new.safetensors")
+    assert evaluate == ["bats-rl", "evaluate", policy]
+    assert certify == ["bats-rl", "certify", str(folder), "--policy", policy]
 
 
 def test_certify_adds_a_certificate_named_after_what_was_changed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
