@@ -152,6 +152,7 @@ def test_every_setting_has_an_impossible_value_above() -> None:
         (CloningConfig, "hidden", (64, 0), "`cloning.hidden[1]` must be between 1 and 1,000,000,000; got 0."),
         (CertificateConfig, "confidence", -0.5, "`certificate.confidence` must be strictly between 0 and 1; got -0.5."),
         (CertificateConfig, "reward_range", (1,), "`certificate.reward_range` must be a list of 2 entries; got (1,)."),
+        (Changes, "reward", 3, "`reward` must be a function or None; got 3."),
         (Changes, "gamma", 1, "`gamma` must be strictly between 0 and 1; got 1.0."),
     ],
 )

@@ -45,7 +45,7 @@ def refuse_existing(*paths: Path, overwrite: bool = False, hint: str = "") -> No
                 folder = folder.parent
             if not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, "its folder is a file")
-            if not os.access(folder, os.W_OK):
+            if not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if exists and not overwrite:
             raise OutputError(f"{path} exists already; choose another name{hint}.")
@@ -61,8 +61,8 @@ def output_errors(path: Path, action: str = "written") -> Iterator[None]:
 
 
 def write_text(path: Path | str, text: str, *, overwrite: bool = True) -> None:
-    """Writes a text file whole or not at all."""
-    write_atomic(path, text.encode(), overwrite=overwrite)
+    """Writes a text file whole or not at all. What is no text, as in the name of a file may be, is written in ASCII."""
+    write_atomic(path, text.encode(errors="backslashreplace"), overwrite=overwrite)
 
 
 def read_text(path: Path | str, *, max_letters: int | None = None) -> str:
