@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.config import (
@@ -289,6 +289,7 @@ VALUES = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(FIELDS), VALUES)
 def test_any_value_is_refused_by_name_or_can_be_written_and_read_back(setting: tuple[type, str], value: Any) -> None:
     kind, name = setting
@@ -297,10 +298,10 @@ def test_any_value_is_refused_by_name_or_can_be_written_and_read_back(setting: t
         assert "\n" not in message
         assert dotted(kind, name) in message
         return
-    settings = kind(**{name: value})
-    assert hash(settings) == hash(kind(**{name: getattr(settings, name)}))
+    made = kind(**{name: value})
+    assert hash(made) == hash(kind(**{name: getattr(made, name)}))
     if kind is not Changes:
-        assert from_plain(kind, to_plain(settings), file="settings.json") == settings
+        assert from_plain(kind, to_plain(made), file="settings.json") == made
 
 
 def test_lists_become_tuples_and_whole_numbers_become_floats() -> None:

@@ -66,7 +66,8 @@ def parse_options(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace
 def _meant(flag: str, parser: ArgumentParser) -> str:
     """The options that somebody who wrote this flag may have meant, as a question: settings are in groups."""
     wanted = flag.strip("-").replace("_", "-").lower()
-    names = [flag[2:] for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    options = (option for action in parser._actions for option in action.option_strings)
+    names = [option[2:] for option in options if option.startswith("--")]
     # by the whole name, or by its last part: `rounds` of `stitch.rounds`
     words = {name: (name, name.rpartition(".")[2]) for name in names}
     close = [wanted] if any(wanted in both for both in words.values()) else None

@@ -66,7 +66,8 @@ def policy_iteration(mdp: TabularMDP, *, dead_end_value: float | StateValues = 0
     An iteration that gains no state more than g leaves the value within g / (1 - gamma) of the optimum, and iterations
     continue until g is rounding error.
     """
-    boundary, policy = boundary_values(checked("mdp", TabularMDP, mdp), dead_end_value), first_edges(mdp)
+    mdp = checked("mdp", TabularMDP, mdp)
+    boundary, policy = boundary_values(mdp, dead_end_value), first_edges(mdp)
     chains = _follow(np.where(mdp.out_degree == 1, policy, NO_EDGE), mdp.target, mdp.penalized_reward, mdp.discount)
 
     # the graph of the junctions: each of their edges continues along its chain to the junction at the end
@@ -97,15 +98,15 @@ def policy_iteration(mdp: TabularMDP, *, dead_end_value: float | StateValues = 0
 
 def policy_value(mdp: TabularMDP, policy: TabularPolicy, *, dead_end_value: float | StateValues = 0.0) -> StateValues:
     """The exact value of any fixed policy, in time linear in the states."""
-    ends = _follow(
-        checked_policy(checked("mdp", TabularMDP, mdp), policy), mdp.target, mdp.penalized_reward, mdp.discount
-    )
+    mdp = checked("mdp", TabularMDP, mdp)
+    ends = _follow(checked_policy(mdp, policy), mdp.target, mdp.penalized_reward, mdp.discount)
     return ends.value(boundary_values(mdp, dead_end_value))
 
 
 def start_value(mdp: TabularMDP, value: StateValues) -> float:
     """The mean value of the start states, by their weights."""
-    if not isinstance(value, np.ndarray) or value.shape != (checked("mdp", TabularMDP, mdp).state_count,):
+    mdp = checked("mdp", TabularMDP, mdp)
+    if not isinstance(value, np.ndarray) or value.shape != (mdp.state_count,):
         raise SettingError(f"`value` must be an array of {mdp.state_count} numbers, one per state; got {shown(value)}.")
     return float(mdp.start_weights @ value[mdp.starts])
 
