@@ -1,19 +1,26 @@
 """Every setting of a run, as frozen dataclasses of plain values; `presets` composes them.
 
 Symbols of the paper are in brackets. A value that breaks a rule of its type is refused when the dataclass is created,
-before any work. Nothing here needs JAX: the command line, the report and run folders read settings without it.
+before any work. Public functions check their arguments by the same rules, with `checked`. Nothing here needs JAX: the
+command line, the report and run folders read settings without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from math import inf, isfinite
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from bats.errors import DataError, SettingError
-from bats.storage.json_records import read_value, to_plain
+from bats.storage.json_records import read_value, shown
+
+MOST = 10**9
+"""nothing that is counted needs more, and more would never end or never fit into memory"""
+LARGEST = 1e15
+"""the square of a much larger number overflows in single precision, in which networks compute"""
 
 
 class Rule(NamedTuple):
@@ -23,48 +30,80 @@ class Rule(NamedTuple):
     allows: Callable[[Any], bool]
 
 
-def _at_least(minimum: int) -> Rule:
-    return Rule(f"finite and at least {minimum}", lambda number: minimum <= number < inf)
+def between(low: float, high: float) -> Rule:
+    """A rule for numbers of a range, ends included."""
+    ends = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (low, high))
+    return Rule(f"between {' and '.join(ends)}", lambda number: low <= number <= high)
 
 
 MetricKind = Literal["steps", "raw", "std", "bisimulation"]
 Planner = Literal["gauss-newton", "cross-entropy"]
-FINITE = Rule("finite", isfinite)
-Count = Annotated[int, _at_least(1)]
-CountOrZero = Annotated[int, _at_least(0)]
-NonNegative = Annotated[float, _at_least(0)]
-Positive = Annotated[float, Rule("positive", lambda number: number > 0)]
-Share = Annotated[float, Rule("between 0 and 1", lambda number: 0 <= number <= 1)]
+Count = Annotated[int, between(1, MOST)]
+CountOrZero = Annotated[int, between(0, MOST)]
+Seed = Annotated[int, between(0, 2**63 - 1)]
+Finite = Annotated[float, between(-LARGEST, LARGEST)]
+NonNegative = Annotated[float, between(0, LARGEST)]
+Positive = Annotated[float, Rule(f"positive and at most {LARGEST:g}", lambda number: 0 < number <= LARGEST)]
+PositiveOrInfinite = Annotated[float, Rule("positive", lambda number: number > 0)]
+Share = Annotated[float, between(0, 1)]
 Fraction = Annotated[float, Rule("strictly between 0 and 1", lambda number: 0 < number < 1)]
+Function = Callable[..., Any]
+FilePath = Annotated[Path, Rule("a path without a zero byte", lambda path: "\0" not in str(path))]
 _SCALES = Rule("fractions above 0 and at most 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
-_RANGE = Rule("two finite numbers, smaller one first", lambda ends: len(ends) == 2 and -inf < ends[0] <= ends[1] < inf)
+_RANGE = Rule("two numbers, the smaller one first", lambda ends: ends[0] <= ends[1])
+READ_LOG = "`bats.load_dataset(path)` reads one from a file."
+"""the hint for an argument that is no data set"""
+
+
+def checked(name: str, kind: Any, value: Any, hint: str = "") -> Any:
+    """A setting or an argument as a plain value of its type; `SettingError` if it is of another or breaks a rule.
+
+    NumPy's numbers become Python's, integers become floats where these are expected, lists tuples and strings paths.
+    """
+    try:
+        plain = read_value(kind, value, None, name)
+    except DataError as error:
+        message = f"`{error.field}` must be {error.expected}; got {error.found}."
+        raise SettingError(f"{message} {hint}".strip()) from None
+    for part, rule, wrong in _broken_rules(name, kind, plain):
+        raise SettingError(f"`{part}` must be {rule.description}; got {shown(wrong)}.")
+    return plain
+
+
+def _broken_rules(name: str, kind: Any, value: Any) -> Iterator[tuple[str, Rule, Any]]:
+    """The rules that a value, or an entry of it, breaks."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        yield from _broken_rules(name, arguments[0], value)
+        yield from ((name, rule, value) for rule in arguments[1:] if not rule.allows(value))
+    elif origin in (Union, UnionType) and value is not None:
+        yield from _broken_rules(name, arguments[0], value)
+    elif origin is tuple:
+        for index, entry in enumerate(value):
+            yield from _broken_rules(f"{name}[{index}]", arguments[0], entry)
 
 
 class Settings:
     """Base of the dataclasses whose values must be of their types and keep the rules of these."""
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self))
+        group = _group_names().get(type(self), "")
         for name, kind in get_type_hints(type(self), include_extras=True).items():
-            try:  # as if it came from a file: lists become tuples, and whole numbers floats where these are expected
-                value = read_value(kinds[name], to_plain(getattr(self, name)), "settings", name)
-            except DataError as error:
-                raise SettingError(f"`{error.field}` must be {error.expected}; got {error.found}.") from error
-            object.__setattr__(self, name, value)
-            for description in _broken_rules(kind, value):
-                raise SettingError(f"`{name}` must be {description}; got {value!r}.")
+            object.__setattr__(self, name, checked(group + name, kind, getattr(self, name)))
 
 
-def _broken_rules(kind: Any, value: Any) -> Iterator[str]:
-    """The descriptions of the rules that a value breaks."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        yield from (rule.description for rule in arguments[1:] if not rule.allows(value))
-    elif origin in (Union, UnionType) and value is not None:
-        yield from _broken_rules(arguments[0], value)
-    elif origin is tuple:
-        for entry in value:
-            yield from _broken_rules(arguments[0], entry)
+@cache
+def _group_names() -> dict[type, str]:
+    """What comes before the names of a group's settings, such as `stitch.` before `rounds`."""
+
+    def groups(kind: Any, name: str) -> Iterator[tuple[type, str]]:
+        yield kind, name
+        for part, hint in get_type_hints(kind).items():
+            for choice in get_args(hint) or (hint,):
+                if is_dataclass(choice):
+                    yield from groups(choice, f"{name}{part}.")
+
+    return dict(groups(Config, ""))
 
 
 @dataclass(frozen=True)
@@ -85,11 +124,11 @@ class ModelConfig(Settings):
     """training updates; for long logs see `passes`"""
     passes: NonNegative = 2.8
     """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead"""
-    learning_rate: Annotated[Positive, FINITE] = 2e-3
+    learning_rate: Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"
     """learning rate schedule; cosine: warm-up, then decay to a hundredth of the peak over all updates"""
-    variance_weight: NonNegative = 0.5
+    variance_weight: Share = 0.5
     """the likelihood of a row is weighted by its predicted variance to this power. 0: plain likelihood [the paper],
     which neglects rows that are hard to predict, such as contacts. 1: all rows have the same
     weight, as with a squared error"""
@@ -105,7 +144,9 @@ class ModelConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.elites > self.members:
-            raise SettingError(f"`elites` must not be larger than `members` ({self.members}); got {self.elites}.")
+            raise SettingError(
+                f"`model.elites` must not be larger than `model.members` ({self.members}); got {self.elites}."
+            )
 
 
 @dataclass(frozen=True)
@@ -133,7 +174,7 @@ class NeighbourConfig(Settings):
 
     count: Count | None = 8
     """number of nearest states at each scale; none: all states within the radius"""
-    radius: Positive | None = None
+    radius: PositiveOrInfinite | None = None
     """maximum distance of a neighbour [epsilon]; none: no limit"""
     scales: Annotated[tuple[float, ...], _SCALES] = (1.0, 0.1, 0.02, 0.005)
     """fractions of the states that are searched; a search in fewer states finds neighbours that are farther away"""
@@ -141,7 +182,7 @@ class NeighbourConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.count is None and self.radius is None:
-            raise SettingError("Give `count` or `radius` for the neighbours; both are none.")
+            raise SettingError("Give `stitch.neighbours.count` or `stitch.neighbours.radius`; both are none.")
 
 
 @dataclass(frozen=True)
@@ -158,21 +199,21 @@ class StitchConfig(Settings):
     """number of states that are sampled from the policy's occupancy in each round [m]"""
     attempts: Count = 4000
     """maximum number of candidates that are planned in each round, the most promising ones first"""
-    max_length: Count = 25
+    max_length: Annotated[int, between(1, 1000)] = 25
     """maximum number of actions in a stitch [K]"""
     half_length_every: Count | None = 4
     """in every n-th round the maximum length is halved, because near contacts the model is reliable for only a few
     steps; none: never"""
-    tolerance: Annotated[Positive, FINITE] = 0.4
+    tolerance: Positive = 0.4
     """maximum error of an accepted stitch, in units of the metric [delta]"""
     local_error: bool = True
     """add the model's error on held-out rows near the plan to the error of a stitch"""
-    temperature: Positive = 0.25
+    temperature: PositiveOrInfinite = 0.25
     """temperature of the Boltzmann policy that samples states, in units of reward [T]"""
     neighbour_share: Share = 0.25
     """if there are fewer candidates than this fraction of `attempts`, candidates are also searched from the neighbours
     of the sampled states, because two stitches may help together where neither helps alone; 0: never [the paper]"""
-    dead_end_value: Annotated[float, FINITE] = 0.0
+    dead_end_value: Finite = 0.0
     """value of a state after which the log has no data"""
     planner: Planner = "gauss-newton"
     """method that plans the actions of a stitch; cross-entropy: [the paper]"""
@@ -191,7 +232,7 @@ class RolloutConfig(Settings):
     min_share: Share | None = None
     """clone rollouts whose return is at least this fraction of the best return from nearby starts; none: chosen
     automatically from the distribution of these fractions"""
-    min_return: Annotated[float, FINITE] | None = None
+    min_return: Finite | None = None
     """instead of `min_share`: clone all rollouts with at least this return [the paper]"""
     recovery_share: Share = 0.5
     """fraction of the training weight for rollouts that begin where a stitch starts, instead of at a start state"""
@@ -202,7 +243,7 @@ class RolloutConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_share is not None and self.min_return is not None:
-            raise SettingError("Give either `min_share` or `min_return`, not both.")
+            raise SettingError("Give either `rollouts.min_share` or `rollouts.min_return`, not both.")
 
 
 @dataclass(frozen=True)
@@ -228,11 +269,11 @@ class BisimulationConfig(Settings):
     """units of the encoder's hidden layers [the paper]"""
     horizon: Count = 100
     """n-step target: number of exact rollout steps before bootstrapping from the metric; 1: [the paper]"""
-    caution: Annotated[float, _at_least(1)] = 30.0
+    caution: Annotated[float, between(1, LARGEST)] = 30.0
     """loss weight of distances below their target, relative to distances above it"""
     updates: Count = 4000
     """training updates when the metric is learned from scratch"""
-    batch_size: Annotated[int, _at_least(2)] = 128
+    batch_size: Annotated[int, between(2, MOST)] = 128
     """states per update; all pairs of these states are fitted"""
     refresh_rounds: Count = 10
     """only if `metric` is bisimulation: rounds of stitching between two refreshes of the metric"""
@@ -246,7 +287,7 @@ class CertificateConfig(Settings):
 
     confidence: Fraction = 0.95
     """confidence of the bounds: fraction of rollouts whose total model error they must cover"""
-    reward_range: Annotated[tuple[float, float], _RANGE] | None = None
+    reward_range: Annotated[tuple[Finite, Finite], _RANGE] | None = None
     """smallest and largest possible reward; none: the smallest and largest reward in the log"""
 
 
@@ -256,7 +297,7 @@ class ChoiceConfig(Settings):
 
     penalties: tuple[NonNegative, ...] = ()
     """further penalties to compare, in the unit of the run's own penalty"""
-    tolerances: tuple[Positive, ...] = ()
+    tolerances: tuple[PositiveOrInfinite, ...] = ()
     """further tolerances to compare with `final_tolerance`"""
 
 
@@ -275,7 +316,7 @@ class Config(Settings):
     """penalty per unit of stitch error, in reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True
     """penalize stitches in every round; false: only in the finished graph [the paper]"""
-    final_tolerance: Positive | None = None
+    final_tolerance: PositiveOrInfinite | None = None
     """maximum error of a stitch in the finished graph; none: all accepted stitches are kept"""
     model: ModelConfig = field(default_factory=ModelConfig)
     stitch: StitchConfig = field(default_factory=StitchConfig)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bats.config import Config
+from bats.config import Config, checked
 from bats.errors import SettingError
 
 
@@ -97,6 +97,6 @@ PRESETS: dict[str, Config] = {
 
 def preset(name: str) -> Config:
     """The configuration of this name."""
-    if name not in PRESETS:
+    if checked("name", str, name) not in PRESETS:
         raise SettingError(f"There is no preset called '{name}'; the presets are {', '.join(PRESETS)}.")
     return PRESETS[name]

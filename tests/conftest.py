@@ -6,10 +6,11 @@ import atexit
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
@@ -44,6 +45,14 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 def pytest_configure(config: pytest.Config) -> None:
     # a program that another worker is just writing cannot be read; JAX warns and compiles it itself
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def without_shape_checks() -> Iterator[None]:
+    """Lets values of wrong types through to the code that has to refuse them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

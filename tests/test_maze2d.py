@@ -241,7 +241,7 @@ def test_misuse_is_refused() -> None:
     "call", [lambda: collect("maze2d-umaze", 9, -1), lambda: stratified_starts("umaze", 1, seed=-1)]
 )
 def test_a_negative_seed_is_refused(call: Callable[[], object]) -> None:
-    with pytest.raises(BatsError, match=r"A seed must be a non-negative integer; got -1\."):
+    with pytest.raises(BatsError, match=r"`seed` must be between 0 and .*; got -1\."):
         call()
 
 
@@ -525,7 +525,7 @@ def test_progress_is_reported_in_order() -> None:
     reports: list[tuple[str, int, int]] = []
     collect("maze2d-umaze", 25_000, 0, progress=lambda stage, done, total: reports.append((stage, done, total)))
     assert reports == [("collecting", done, 25_000) for done in (0, 10_000, 20_000, 25_000)]
-    with pytest.raises(BatsError, match="at least 2 rows"):
+    with pytest.raises(BatsError, match="`rows` must be between 2 and"):
         collect("maze2d-umaze", 1, 0)
 
 

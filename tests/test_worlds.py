@@ -127,7 +127,7 @@ def test_a_fractional_position_is_refused() -> None:
 
 @pytest.mark.parametrize("task", ["chain", "mountain-car", "hopper"])
 def test_a_negative_seed_is_refused(task: str) -> None:
-    with pytest.raises(BatsError, match=r"A seed must be a non-negative integer; got -1\."):
+    with pytest.raises(BatsError, match=r"`seed` must be between 0 and .*; got -1\."):
         collect(task, 1_000, -1)
 
 
@@ -176,7 +176,7 @@ def test_every_other_task_has_an_environment(task: str) -> None:
 
 @pytest.mark.parametrize("task", ["chain", "grid", "hopper"])
 def test_a_log_of_one_row_is_refused(task: str) -> None:
-    with pytest.raises(BatsError, match="at least 2 rows"):
+    with pytest.raises(BatsError, match="`rows` must be between 2 and"):
         collect(task, 1, 0)
 
 

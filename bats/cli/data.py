@@ -11,11 +11,10 @@ import numpy as np
 from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from bats.arrays import EdgeActions, Progress
 from bats.cli.options import add_options
-from bats.cli.output import Terminal, print_facts, print_line, print_note, print_notes, shown_progress
+from bats.cli.output import Terminal, print_facts, print_line, print_note, print_notes, shown_progress, shown_text
 from bats.data.checks import Validation, validate
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note
@@ -113,7 +112,7 @@ def print_validation(dataset: Dataset, validation: Validation, out: Console) -> 
     table = Table("component", "min", "mean", "max", title="ranges", title_justify="left")
     for column in validation.columns:
         constant = "  constant" if column.constant else ""
-        table.add_row(Text(column.name), f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{constant}")
+        table.add_row(shown_text(column.name), f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{constant}")
     out.print(table)
     for note in validation.notes:
         print_note(note, out)
@@ -139,7 +138,7 @@ def run_collect(arguments: Namespace, terminal: Terminal) -> None:
     if arguments.task == "list":
         print_facts("tasks", {task.name: task.summary for task in TASKS}, terminal.out)
         return
-    target = arguments.out or f"{find_task(arguments.task).name}-{arguments.seed}.hdf5"
+    target = f"{find_task(arguments.task).name}-{arguments.seed}.hdf5" if arguments.out is None else arguments.out
     if arguments.published and target.startswith("minari:"):
         hint = "write to a .hdf5 file or leave out --published"
         raise OutputError(f"{target}: the published layout exists only as HDF5; {hint}.")

@@ -10,7 +10,7 @@ from rich.console import Console
 from bats.cli.data import QUIET
 from bats.cli.export import OR_OVERWRITE, open_policy
 from bats.cli.options import add_options
-from bats.cli.output import Terminal, print_columns, print_line, shown_progress
+from bats.cli.output import Terminal, print_columns, print_line, shell_word, shown_progress
 from bats.data.formats.hdf5 import write_hdf5
 from bats.errors import OutputError, SettingError
 from bats.evaluation.comparison import MEANING, Comparison, ReturnEstimate, compare
@@ -61,7 +61,7 @@ def run_evaluate(arguments: Namespace, terminal: Terminal) -> None:
         print_line(f"recorded in {record}", terminal.out)
     if run is not None:
         again = " --overwrite" if (run.path / "report.html").exists() else ""
-        print_line(f"saved in {run.evaluation}; `bats-rl report {run.path}{again}` shows it", terminal.out)
+        print_line(f"saved in {run.evaluation}; `bats-rl report {shell_word(run.path)}{again}` shows it", terminal.out)
 
 
 def print_comparison(comparison: Comparison, policy: Policy, name: str, out: Console) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from bats.bounds.certificate import Certificate, Option
 from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_reward
 from bats.cli.options import add_options
-from bats.cli.output import Terminal, print_facts, print_line, print_notes, shown_progress
+from bats.cli.output import Terminal, print_facts, print_line, print_notes, shell_word, shown_progress
 from bats.cli.settings import add_settings, read_settings
 from bats.graph.rollouts import roll_out, stitched_share
 from bats.policy.policy import Policy
@@ -51,17 +51,18 @@ def run_fit(arguments: Namespace, terminal: Terminal) -> None:
         dataset = read_log(arguments.log, arguments, progress)
         if reward is not None:
             dataset = dataset.with_rewards(reward(dataset.observations, dataset.actions, dataset.next_observations))
-        from bats.runs.pipeline import fit  # with JAX, after the log is known to be readable
+    print_notes(dataset, terminal.out)  # before the work, which a problem of the log may make useless
+    from bats.runs.pipeline import fit  # with JAX, after the log is known to be readable
 
-        done_before = 0 if finished else run.rounds_done
-        seed, reuse = arguments.seed, arguments.reuse
+    done_before = 0 if finished else run.rounds_done
+    seed, reuse = arguments.seed, arguments.reuse
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         result = fit(dataset, config, seed=seed, folder=folder, reuse=reuse, progress=progress, on_round=on_round)
     if done_before and not arguments.quiet:
         print_line(f"{folder}: continued after round {done_before}", terminal.err)
     if finished:
         print_line(f"{folder} was already finished; nothing was done", terminal.out)
     print_result(result, folder, terminal.out)
-    print_notes(dataset, terminal.out)
 
 
 def round_line(record: RoundRecord) -> str:
@@ -93,11 +94,12 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
     if result.certificate is not None:
         print_certificate(result.certificate, out)
     print_line("next:", out)
+    run = shell_word(folder)
     for call, purpose in (
-        (f"bats-rl evaluate {folder}", "run the policy in an environment (--environment ID)"),
-        (f"bats-rl report {folder}", "show the whole run on one page"),
-        (f"bats-rl export {folder} policy.onnx", "write the policy for other programs"),
-        (f"bats-rl solve {folder} --help", "solve the same graph with other settings, in seconds"),
+        (f"bats-rl evaluate {run}", "run the policy in an environment (--environment ID)"),
+        (f"bats-rl report {run}", "show the whole run on one page"),
+        (f"bats-rl export {run} policy.onnx", "write the policy for other programs"),
+        (f"bats-rl solve {run} --help", "solve the same graph with other settings, in seconds"),
     ):
         print_line(f"  {call}  # {purpose}", out)
 

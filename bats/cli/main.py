@@ -14,9 +14,10 @@ from importlib import import_module
 from importlib.metadata import version
 
 from rich.console import Console
-from rich.text import Text
 
-from bats.cli.output import Terminal
+from bats.cli import INTERRUPTED, end_at_once
+from bats.cli.options import Parser, parse_options
+from bats.cli.output import Terminal, print_error
 from bats.errors import BatsError
 from bats.runs.interrupts import noted_interrupts
 
@@ -37,8 +38,6 @@ COMMANDS = {
 DATA = ("collect", "convert")
 """commands that are called as `bats-rl data NAME`"""
 RESUMABLE = ("fit", "benchmark")
-INTERRUPTED = 130
-"""exit code, as shells have it"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,31 +45,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal = Terminal(_Console(), _Console(stderr=True))
     name, rest = split_command(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        with noted_interrupts(second=_end_at_once):
-            parsed = command_parser(name).parse_args(rest)
+        with noted_interrupts(second=end_at_once):
+            parsed = parse_options(command_parser(name), rest)
             run = getattr(import_module(f"bats.cli.{COMMANDS[name][0]}"), f"run_{name}")
             return run(parsed, terminal) or 0
     except BatsError as error:
-        terminal.err.print(Text.assemble(("error: ", "bold red"), str(error)))
+        print_error(str(error), terminal.err)
         return 2
     except KeyboardInterrupt:
         more = "; call the same command again to continue from the last saved state" if name in RESUMABLE else ""
         terminal.err.print(f"interrupted; no file is incomplete{more}")
-        if arguments is None:  # no way back: threads of compiled code may still run, and crash if Python cleans up
-            _end_at_once()
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-
-
-def _end_at_once(*_: object) -> None:
-    """Ends the process as it is. Every file is whole at any time."""
-    sys.stdout.flush()
-    if sys.stderr.isatty():
-        sys.stderr.write("\x1b[?25h")  # a progress bar hides the cursor
-    sys.stderr.flush()
-    os._exit(INTERRUPTED)
+    except OSError as error:
+        if error.filename is None:  # not about a path, so not something that the user could correct
+            raise
+        print_error(f"{os.fsdecode(error.filename)}: {error.strerror or error}.", terminal.err)
+        return 2
+    except MemoryError as error:
+        print_error(f"There is not enough memory: {error or 'nothing is left'}.", terminal.err)
+        return 2
 
 
 class _Console(Console):
@@ -82,7 +78,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
     """The parser of one command."""
     module, summary = COMMANDS[name]
     called = f"bats-rl {'data ' if name in DATA else ''}{name}"
-    parser = argparse.ArgumentParser(called, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
+    parser = Parser(called, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
     getattr(import_module(f"bats.cli.{module}"), f"add_{name}")(parser)
     return parser
 

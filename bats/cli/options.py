@@ -13,21 +13,76 @@ Lines that begin with two more spaces continue the text above.
 from __future__ import annotations
 
 import re
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _ArgumentGroup
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from bats.data.dataset import printable
+from bats.storage.json_records import shown
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """Numbers separated by commas."""
-    try:
-        return tuple(float(number) for number in text.split(","))
-    except ValueError as error:
-        raise ArgumentTypeError(f"expected numbers separated by commas; got '{text}'") from error
+def _reader(convert: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    """A function that converts the text of an option, or says what it expected."""
+
+    def read(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise ArgumentTypeError(f"expected {expected}; got {shown(text)}") from error
+
+    return read
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
+
+
+class Parser(ArgumentParser):
+    """Says what is wrong on one line; the usage of a command with sixty settings would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith("?") else "."
+        self.exit(2, f"error: {printable(message, len(message))}{end} `{self.prog} --help` lists the options.\n")
+
+
+def parse_options(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+    """The options of a command. What is not one of them ends the process, with a hint at what was probably meant."""
+    if any("\0" in argument for argument in arguments):  # the system would raise a ValueError, not an OSError
+        parser.error("an argument contains a zero byte")
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        # behind an option that is not known, its value is not known either
+        first = next((argument for argument in unknown if argument.startswith("-")), unknown[0]).partition("=")[0]
+        kind = "option" if first.startswith("-") else "argument"
+        parser.error(f"unknown {kind} {first}{_meant(first, parser)}")
+    for action in parser._actions:
+        if getattr(parsed, action.dest, None) == []:  # argparse drops a value that is two dashes
+            parser.error(f"argument {'/'.join(action.option_strings) or action.metavar}: expected one argument")
+    return parsed
+
+
+def _meant(flag: str, parser: ArgumentParser) -> str:
+    """The options that somebody who wrote this flag may have meant, as a question: settings are in groups."""
+    wanted = flag.strip("-").replace("_", "-").lower()
+    options = (option for action in parser._actions for option in action.option_strings)
+    names = [option[2:] for option in options if option.startswith("--")]
+    # by the whole name, or by its last part: `rounds` of `stitch.rounds`
+    words = {name: (name, name.rpartition(".")[2]) for name in names}
+    close = [wanted] if any(wanted in both for both in words.values()) else None
+    close = close or get_close_matches(wanted, {word for both in words.values() for word in both}, cutoff=0.75)
+    meant = [f"--{name}" for name, both in words.items() if not {*both}.isdisjoint(close)]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
 
 PATHS = ("RUN", "POLICY", "FILE", "FOLDER")
-TYPES: dict[str, Any] = {"N": int, "SEED": int, "X": float, "NUMBERS": numbers, **dict.fromkeys(PATHS, Path)}
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(("N", "SEED"), _reader(int, "an integer")),
+    "X": _reader(float, "a number"),
+    "NUMBERS": _reader(_numbers, "numbers separated by commas"),
+    **dict.fromkeys(PATHS, Path),
+}
 """by metavar; other values are text"""
 
 

@@ -1,11 +1,16 @@
-"""What the command shows: tables of facts, notes, lines and progress. Text from files is never taken as markup."""
+"""What the command shows: tables of facts, notes, lines and progress.
+
+Names of files and text from files are never taken as markup, and never control the terminal.
+"""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import rich.progress
 from rich.console import Console
@@ -14,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bats.arrays import Progress, no_progress
-from bats.data.dataset import Dataset
+from bats.data.dataset import Dataset, printable
 from bats.data.episodes import Note, plural
 from bats.runs.interrupts import stoppable
 
@@ -33,11 +38,23 @@ class Terminal:
     err: Console
 
 
+def shown_text(text: str | Text) -> Text:
+    """Text without control characters, such as a file's name may have; styles stay where they are."""
+    shown = Text(text) if isinstance(text, str) else text.copy()
+    shown.plain = printable(shown.plain, len(shown.plain))
+    return shown
+
+
+def shell_word(path: Path | str) -> str:
+    """A path as a command that is shown has to have it."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+
+
 def print_facts(title: str, facts: dict[str, str], out: Console) -> None:
     """A table of names and values."""
-    table = Table(title=Text(title), title_justify="left", show_header=False)
+    table = Table(title=shown_text(title), title_justify="left", show_header=False)
     for name, fact in facts.items():
-        table.add_row(name, Text(fact))
+        table.add_row(name, shown_text(fact))
     out.print(table)
 
 
@@ -45,7 +62,7 @@ def print_columns(columns: dict[str, dict[str, str]], out: Console) -> None:
     """Columns of the same facts side by side; a missing fact is left empty."""
     table = Table("", *columns)
     for name in dict.fromkeys(name for facts in columns.values() for name in facts):
-        table.add_row(name, *(Text(facts.get(name, "")) for facts in columns.values()))
+        table.add_row(name, *(shown_text(facts.get(name, "")) for facts in columns.values()))
     out.print(table)
 
 
@@ -66,7 +83,11 @@ def print_note(note: Note, out: Console) -> None:
 
 def print_line(line: str | Text, out: Console) -> None:
     # lines that go into a file are not wrapped, so that they can be searched
-    out.print(Text(line) if isinstance(line, str) else line, soft_wrap=not out.is_terminal)
+    out.print(shown_text(line), soft_wrap=not out.is_terminal)
+
+
+def print_error(message: str, err: Console) -> None:
+    print_line(Text.assemble(("error: ", "bold red"), message), err)
 
 
 @contextmanager
@@ -97,7 +118,7 @@ class _Bars:
         self._bar: dict[str, TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        name = _without_detail(stage)
+        name, stage = _without_detail(stage), shown_text(stage).plain
         since = self._since.setdefault(name, time.monotonic())
         if name not in self._bar and time.monotonic() - since > PATIENCE and done < total:
             self._bar[name] = self._bars.add_task(stage, total=total)
@@ -120,4 +141,4 @@ class _Lines:
             return
         self._last[name] = now
         left = (now - since) * (total - done) / max(done, 1)
-        self._console.print(Text(f"{stage}: {done:,} of {total:,}, about {left:.0f} s left"))
+        print_line(f"{stage}: {done:,} of {total:,}, about {left:.0f} s left", self._console)

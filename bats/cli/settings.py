@@ -13,6 +13,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -109,6 +110,7 @@ def _leaves(config: type, default: Any, prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{field.name}", kind, value, texts.get(field.name, "")
 
 
+@cache
 def _descriptions(config: type) -> dict[str, str]:
     """The string below each field of a dataclass, from its source."""
     body = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0]
@@ -127,7 +129,7 @@ def _parse(text: str, kind: Any) -> Any:
     if text.lower() == "none":
         return [] if get_origin(kind) is tuple else None
     if any(get_origin(choice) is tuple for choice in choices):
-        return [_scalar(part) for part in text.split(",") if part]
+        return [_scalar(part) for part in text.split(",")]
     return _scalar(text)
 
 

@@ -12,9 +12,9 @@ from bats.bounds.certificate import save_certificate
 from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_reward
 from bats.cli.fit import policy_facts, print_certificate
 from bats.cli.options import add_options
-from bats.cli.output import Terminal, print_facts, print_line, print_notes, shown_progress
+from bats.cli.output import Terminal, print_facts, print_line, print_notes, shell_word, shown_progress
 from bats.cli.settings import add_groups, change_settings
-from bats.config import CertificateConfig
+from bats.config import CertificateConfig, Count, checked
 from bats.errors import OutputError, SettingError
 from bats.graph.files import save_mdp
 from bats.graph.mdp import from_dataset
@@ -26,6 +26,8 @@ from bats.runs.result import Changes, solve_again
 from bats.storage.atomic import refuse_existing
 
 GAMMA, STEPS = 0.99, 1000
+MAX_NAME = 100
+"""letters in the name of a policy or certificate; file systems allow no more than about twice as many"""
 RUN = "folder of a finished run"
 
 
@@ -74,11 +76,12 @@ def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
             flag = name.replace("_", "-")
             raise SettingError(f"--{flag} needs a run folder, as `bats-rl fit` writes it; {arguments.log} is a log.")
     seconds: dict[str, float] = {}
-    dead_end_value = arguments.dead_end_value or 0.0
+    changes = Changes(gamma=arguments.gamma, dead_end_value=arguments.dead_end_value)  # checked before a log is read
+    dead_end_value = changes.dead_end_value or 0.0
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress, _timed("read", seconds):
         dataset = read_log(arguments.log, arguments, progress)
     with _timed("build", seconds):
-        mdp = from_dataset(dataset, gamma=GAMMA if arguments.gamma is None else arguments.gamma)
+        mdp = from_dataset(dataset, gamma=changes.gamma or GAMMA)
     with _timed("solve", seconds):
         solution = policy_iteration(mdp, dead_end_value=dead_end_value)
     if arguments.save is not None:
@@ -103,9 +106,7 @@ def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
 def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     if (arguments.columns, arguments.actions, arguments.timeouts) != (None, "auto", "auto"):
         raise SettingError("--columns, --actions and --timeouts are only for logs; this is a run folder.")
-    steps = STEPS if arguments.steps is None else arguments.steps
-    if steps < 1:
-        raise SettingError(f"--steps must be at least 1; got {steps}.")
+    steps = checked("--steps", Count, STEPS if arguments.steps is None else arguments.steps)
     changes = _read_changes(arguments)
     if arguments.policy is not None:
         if arguments.policy.suffix != ".safetensors":
@@ -166,8 +167,9 @@ def run_clone(arguments: Namespace, terminal: Terminal) -> None:
         save_policy(policy, file)
     print_facts(f"{run.path}: cloned again", policy_facts(policy, file), terminal.out)
     print_line("next:", terminal.out)
-    print_line(f"  bats-rl evaluate {file}  # run the policy in an environment (--environment ID)", terminal.out)
-    print_line(f"  bats-rl certify {run.path} --policy {file}  # compute bounds on its value", terminal.out)
+    new, own = shell_word(file), shell_word(run.path)
+    print_line(f"  bats-rl evaluate {new}  # run the policy in an environment (--environment ID)", terminal.out)
+    print_line(f"  bats-rl certify {own} --policy {new}  # compute bounds on its value", terminal.out)
 
 
 def add_certify(parser: ArgumentParser) -> None:
@@ -194,7 +196,7 @@ def run_certify(arguments: Namespace, terminal: Terminal) -> None:
     if arguments.reward_range is not None:
         settings = replace(settings, reward_range=arguments.reward_range)
         named.append("rewards-" + "-".join(f"{reward:g}" for reward in arguments.reward_range))
-    folder = run.certificates / _checked_name(arguments.name or "-".join(named) or "again")
+    folder = run.certificates / _checked_name("-".join(named) or "again" if arguments.name is None else arguments.name)
     refuse_existing(folder / run.certificate.name)  # other files alone are what a killed process left
     policy = None if arguments.policy is None else load_policy(arguments.policy)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
@@ -208,6 +210,8 @@ def _checked_name(name: str) -> str:
     if not name or any(not (letter.isalnum() or letter in "-_.") for letter in name) or name.startswith("."):
         allowed = "letters, digits, '-', '_' and '.', and must not begin with '.'"
         raise SettingError(f"--name may contain only {allowed}; got '{name}'.")
+    if len(name) > MAX_NAME:
+        raise SettingError(f"--name may have at most {MAX_NAME} letters; got {len(name)}.")
     return name
 
 

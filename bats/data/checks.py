@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bats.config import READ_LOG, checked
 from bats.data.dataset import Dataset
 from bats.data.distinct import StateIndex, merge_states, number_rows, row_bits
 from bats.data.episodes import Note, plural
@@ -40,6 +41,7 @@ class Validation:
 
 def validate(dataset: Dataset) -> Validation:
     """Describes a log that could be read; a log that could not has already raised `DataError`."""
+    dataset = checked("dataset", Dataset, dataset, READ_LOG)
     states, source, target = merge_states(dataset.observations, dataset.next_observations)
     columns = _columns(dataset)
     notes = [*dataset.notes, *_determinism_notes(dataset, source, target)]

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bats.arrays import Observations, RowFlags
+from bats.config import checked
 from bats.data.distinct import number_rows, row_bits
 
 StepFlags = Bool[np.ndarray, "M"]
@@ -81,6 +82,7 @@ def split_episodes(
     observations: Observations, next_observations: Observations | None, flags: EndFlags, rule: TimeoutRule
 ) -> Episodes:
     """Finds the episodes of a log with or without next states and flags."""
+    checked("timeout_rule", TimeoutRule, rule)
     if next_observations is None:
         return _without_next_states(observations, flags, rule)
 

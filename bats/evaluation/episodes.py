@@ -17,10 +17,12 @@ from jaxtyping import Float, Int
 from scipy.stats import DegenerateDataWarning, bootstrap
 
 from bats.arrays import Progress, no_progress
+from bats.config import Count, Function, Seed, checked
 from bats.errors import BatsError, SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import TabularMDP
 from bats.graph.rollouts import Rollouts
+from bats.storage.json_records import shown
 from bats.tasks.catalogue import task_of_environment
 from bats.tasks.common import draw_seeds, generator
 from bats.tasks.episodes import ChooseActions, Environment, Episode, open_loop, play, step_limit
@@ -72,11 +74,14 @@ def evaluate(
     `actor`: a `Policy`, for example, or a function `ChooseActions`, which also gets the episodes and the step. An
     episode lasts until the environment ends it, so the environment must have a time limit.
     """
+    seed, episodes = checked("seed", Seed, seed), checked("episodes", Count | None, episodes)
+    record, progress = checked("record", bool, record), checked("progress", Function, progress)
+    if not isinstance(actor, Actor) and not callable(actor):
+        raise SettingError(f"`actor` must be a policy or a function that chooses actions; got {shown(actor)}.")
     if (episodes is None) == (starts is None):
         raise SettingError("Give exactly one of `episodes` (a number) and `starts` (one start state per episode).")
-    count = len(starts) if starts is not None else episodes or 0
-    if count < 1:
-        raise SettingError(f"An evaluation needs at least 1 episode; got {count}.")
+    starts = None if starts is None else _start_states(starts)
+    count = episodes if starts is None else len(starts)
 
     def choose(observations: np.ndarray, running: Sequence[int], step: int) -> Iterable[Any]:
         return actor.predict(observations) if isinstance(actor, Actor) else actor(observations, running, step)
@@ -138,12 +143,25 @@ def interval(values: Float[np.ndarray, "n"], *, seed: int = 0) -> tuple[float, f
     return (low, high) if np.isfinite([low, high]).all() else (mean, mean)
 
 
+def _start_states(starts: object) -> Float[np.ndarray, "n D"]:
+    """Start states as a table of numbers, one row per episode."""
+    try:
+        table = np.asarray(starts, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        table = np.empty(0)
+    if table.ndim != 2 or table.size == 0 or not np.isfinite(table).all():
+        raise SettingError(f"`starts` must be finite numbers, one row per episode; got {shown(starts)}.")
+    return np.asarray(starts)
+
+
 @contextmanager
 def open_environments(environment: Environments, count: int) -> Iterator[list[Environment]]:
     """Makes `count` environments and closes them after the block; given environments are used and left open."""
     if not isinstance(environment, str):
-        if len(environment) == 0:
-            raise SettingError("An evaluation needs at least 1 environment; got none.")
+        listed = isinstance(environment, Sequence) and len(environment) > 0
+        if not listed or not all(hasattr(one, "reset") for one in environment):
+            expected = "the id of a Gymnasium environment, or a list of environments"
+            raise SettingError(f"`environment` must be {expected}; got {shown(environment)}.")
         yield list(environment)
         return
     with ExitStack() as closing:
@@ -151,7 +169,7 @@ def open_environments(environment: Environments, count: int) -> Iterator[list[En
             opened = [
                 closing.enter_context(gymnasium.make(environment, disable_env_checker=True)) for _ in range(count)
             ]
-        except (gymnasium.error.Error, ImportError) as error:  # the id may be `module:name` of a missing module
+        except Exception as error:  # the id may be `module:name`, and the user's module may raise anything
             raise BatsError(f"Gymnasium cannot make '{environment}': {error}") from error
         if step_limit(opened[0]) is None:
             raise SettingError(f"'{environment}' has no time limit, so an episode might never end.")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bats.config import FilePath, checked
 from bats.errors import DataError
 from bats.graph.mdp import Stitches, TabularMDP, add_stitches, mdp_defect, stitches_defect
 from bats.storage.tensors import read_facts, read_struct, write_struct
@@ -22,7 +23,7 @@ _NUMBERS = ("real_count", "gamma", "penalty", "action_count", "stitch_count")
 
 def save_mdp(mdp: TabularMDP, folder: Path) -> None:
     """Writes the MDP as the base of `folder`; refuses to replace one."""
-    write_struct(base_path(folder), _BASE, mdp)
+    write_struct(base_path(checked("folder", FilePath, folder)), _BASE, checked("mdp", TabularMDP, mdp))
 
 
 def save_round(stitches: Stitches, folder: Path, *, stitch_round: int) -> None:
@@ -34,7 +35,7 @@ def save_round(stitches: Stitches, folder: Path, *, stitch_round: int) -> None:
 
 def load_mdp(folder: Path) -> TabularMDP:
     """The MDP of `folder` with all its rounds; `DataError` for files that are damaged, missing or mixed up."""
-    path = base_path(folder)
+    path = base_path(checked("folder", FilePath, folder))
     mdp, facts = read_struct(TabularMDP, path, _BASE)
     for name in _NUMBERS:
         if not isinstance(facts[name], int | float | None):

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bats.arrays import EdgeActions, EdgeValues, StateFlags, States
+from bats.config import READ_LOG, Fraction, NonNegative, checked
 from bats.data.dataset import Dataset
 from bats.data.distinct import merge_states, number_rows, row_bits
 from bats.errors import SettingError
@@ -153,8 +154,8 @@ class Stitches:
 
 def from_dataset(dataset: Dataset, *, gamma: float = 0.99, penalty: float = 0.0) -> TabularMDP:
     """The MDP of a log alone [M_0]: its states, its actions, its outcomes."""
-    if not 0 < gamma < 1:
-        raise SettingError(f"`gamma` must be strictly between 0 and 1; got {gamma}.")
+    dataset = checked("dataset", Dataset, dataset, READ_LOG)
+    gamma, penalty = checked("gamma", Fraction, gamma), checked("penalty", NonNegative, penalty)
     states, source, target = merge_states(dataset.observations, dataset.next_observations)
     # terminating and continuing are two different outcomes
     outcome = np.column_stack([source, target, dataset.terminations.astype(np.int32), row_bits(dataset.actions)])

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bats.arrays import EdgeActions, EdgeValues, StateValues
+from bats.config import Fraction, Positive, checked
 from bats.errors import SettingError
 from bats.graph.mdp import PER_EDGE, TabularMDP
 
@@ -61,8 +62,7 @@ def final_graph(mdp: TabularMDP, *, penalty: float, tolerance: float | None) -> 
 
 def with_gamma(mdp: TabularMDP, gamma: float) -> TabularMDP:
     """The MDP with another discount; edges that terminate an episode still do."""
-    if not 0 < gamma < 1:
-        raise SettingError(f"`gamma` must be strictly between 0 and 1; got {gamma}.")
+    gamma = checked("gamma", Fraction, gamma)
     return replace(mdp, gamma=gamma, discount=np.where(mdp.discount > 0, gamma, 0.0))
 
 
@@ -77,15 +77,20 @@ def with_reward(mdp: TabularMDP, reward: RewardFunction) -> TabularMDP:
 
 def goal_reward(goal: Float[np.ndarray, "n"], radius: float) -> RewardFunction:
     """Reward 1 where the first components of the next state lie within the radius of the goal, else 0."""
-    if not (np.isfinite(goal).all() and radius > 0):
-        raise SettingError(f"The goal must be finite and the radius positive; got {goal.tolist()} and {radius}.")
+    radius = checked("radius", Positive, radius)
+    if not np.isfinite(goal).all():
+        raise SettingError(f"`goal` must be finite numbers; got {goal.tolist()}.")
 
     def reward(
         states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
     ) -> EdgeValues:
         if next_states.shape[1] < len(goal):
             raise SettingError(f"A state has {next_states.shape[1]} components, but the goal has {len(goal)}.")
-        return (np.linalg.norm(next_states[:, : len(goal)] - goal, axis=1) <= radius).astype(np.float64)
+        distance = np.linalg.norm(next_states[:, : len(goal)] - goal, axis=1)
+        if not distance.min() <= radius:  # every policy would be as good as any other
+            nearest = f"the nearest next state is {distance.min():.4g} away"
+            raise SettingError(f"No next state is within the radius of the goal, {radius:g}; {nearest}.")
+        return (distance <= radius).astype(np.float64)
 
     reward.__name__ = f"goal {','.join(f'{number:g}' for number in goal)} with radius {radius:g}"
     return reward

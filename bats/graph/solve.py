@@ -20,10 +20,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from bats.arrays import EdgeValues, Indices, StateValues, TabularPolicy
+from bats.config import checked
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE, choose_edges, follow_edges, improve_policy
 from bats.graph.mdp import TabularMDP
+from bats.storage.json_records import shown
 
 SWEEPS = 4
 """improvement sweeps after each evaluation: cheaper than an evaluation, and they halve the iterations"""
@@ -64,6 +66,7 @@ def policy_iteration(mdp: TabularMDP, *, dead_end_value: float | StateValues = 0
     An iteration that gains no state more than g leaves the value within g / (1 - gamma) of the optimum, and iterations
     continue until g is rounding error.
     """
+    mdp = checked("mdp", TabularMDP, mdp)
     boundary, policy = boundary_values(mdp, dead_end_value), first_edges(mdp)
     chains = _follow(np.where(mdp.out_degree == 1, policy, NO_EDGE), mdp.target, mdp.penalized_reward, mdp.discount)
 
@@ -95,12 +98,16 @@ def policy_iteration(mdp: TabularMDP, *, dead_end_value: float | StateValues = 0
 
 def policy_value(mdp: TabularMDP, policy: TabularPolicy, *, dead_end_value: float | StateValues = 0.0) -> StateValues:
     """The exact value of any fixed policy, in time linear in the states."""
+    mdp = checked("mdp", TabularMDP, mdp)
     ends = _follow(checked_policy(mdp, policy), mdp.target, mdp.penalized_reward, mdp.discount)
     return ends.value(boundary_values(mdp, dead_end_value))
 
 
 def start_value(mdp: TabularMDP, value: StateValues) -> float:
     """The mean value of the start states, by their weights."""
+    mdp = checked("mdp", TabularMDP, mdp)
+    if not isinstance(value, np.ndarray) or value.shape != (mdp.state_count,):
+        raise SettingError(f"`value` must be an array of {mdp.state_count} numbers, one per state; got {shown(value)}.")
     return float(mdp.start_weights @ value[mdp.starts])
 
 
@@ -119,9 +126,13 @@ def logged_value(dataset: Dataset, *, gamma: float, dead_end_value: float = 0.0)
 
 def boundary_values(mdp: TabularMDP, dead_end_value: float | StateValues) -> StateValues:
     """The values of states before any action: the given one at dead ends, 0 elsewhere."""
-    given = np.broadcast_to(np.asarray(dead_end_value, dtype=np.float64), mdp.state_count)
+    try:
+        given = np.broadcast_to(np.asarray(dead_end_value, dtype=np.float64), mdp.state_count)
+    except (TypeError, ValueError, OverflowError):
+        given = np.array(np.nan)
     if not np.isfinite(given).all():
-        raise SettingError(f"`dead_end_value` must be finite; got {dead_end_value}.")
+        expected = f"a finite number, or one for each of {mdp.state_count} states"
+        raise SettingError(f"`dead_end_value` must be {expected}; got {shown(dead_end_value)}.")
     return np.where((mdp.out_degree == 0) & ~mdp.terminal, given, 0.0)
 
 
@@ -142,8 +153,9 @@ def first_edges(mdp: TabularMDP) -> TabularPolicy:
 
 def checked_policy(mdp: TabularMDP, policy: TabularPolicy) -> TabularPolicy:
     """The policy, if every state takes an edge of its own; the compiled kernels rely on that."""
-    if len(policy) != mdp.state_count:
-        raise SettingError(f"The policy must have {mdp.state_count} entries, one per state; got {len(policy)}.")
+    if not isinstance(policy, np.ndarray) or policy.shape != (mdp.state_count,) or policy.dtype.kind not in "iu":
+        expected = f"an array of {mdp.state_count} integers, the edge of each state"
+        raise SettingError(f"`policy` must be {expected}; got {shown(policy)}.")
     owned = np.where(
         mdp.out_degree > 0, (mdp.first_edge[:-1] <= policy) & (policy < mdp.first_edge[1:]), policy == NO_EDGE
     )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bats.arrays import Progress, no_progress
-from bats.config import ModelConfig
+from bats.config import READ_LOG, Function, ModelConfig, Seed, checked
 from bats.data.dataset import Dataset
 from bats.errors import DataError, SettingError
 from bats.model.ensemble import Dynamics, Kind, new_dynamics
@@ -56,6 +56,8 @@ def fit_model(
     With a `checkpoint` path, long training saves its state every ten minutes and continues from there when called
     again. The caller removes the file once the model is saved.
     """
+    dataset, config = checked("dataset", Dataset, dataset, READ_LOG), checked("config", ModelConfig, config)
+    seed, progress = checked("seed", Seed, seed), checked("progress", Function, progress)
     updates = max(config.updates, round(config.passes * len(dataset) / config.batch_size))
     config = replace(config, updates=updates)
     split = split_rows(dataset, seed=seed)

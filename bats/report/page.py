@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from bats.config import FilePath, checked
 from bats.data.episodes import plural
 from bats.errors import SettingError
 from bats.graph.mdp import LOGGED
@@ -31,20 +32,23 @@ NO_REQUESTS = "This page makes no network requests."
 
 def write_report(run: Path | str, out: Path | str | None = None, *, overwrite: bool = False) -> Path:
     """Writes the report of a finished run, by default as `report.html` in its folder."""
-    contents = Contents(run)
-    out = contents.path / NAME if out is None else Path(out)
-    write_text(out, render(run_page(contents)), overwrite=overwrite)
-    return out
+    target, overwrite = checked("out", FilePath | None, out), checked("overwrite", bool, overwrite)
+    contents = Contents(checked("run", FilePath, run))
+    target = target or contents.path / NAME
+    write_text(target, render(run_page(contents)), overwrite=overwrite)
+    return target
 
 
 def compare_reports(runs: Sequence[Path | str], out: Path | str, *, overwrite: bool = False) -> Path:
     """Writes a page with finished runs side by side."""
-    if len(runs) < 2:
-        raise SettingError(f"A comparison needs at least two runs; got {len(runs)}.")
-    contents = [Contents(run) for run in runs]
+    paths, target = checked("runs", tuple[FilePath, ...], runs), checked("out", FilePath, out)
+    overwrite = checked("overwrite", bool, overwrite)
+    if len(paths) < 2:
+        raise SettingError(f"A comparison needs at least two runs; got {len(paths)}.")
+    contents = [Contents(path) for path in paths]
     page = comparison_page(dict(zip(_names(contents), contents, strict=True)))
-    write_text(out, render(page), overwrite=overwrite)
-    return Path(out)
+    write_text(target, render(page), overwrite=overwrite)
+    return target
 
 
 def run_page(run: Contents) -> Page:

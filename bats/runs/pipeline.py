@@ -25,9 +25,8 @@ from bats.bounds.certificate import Certificate, Option, load_certificate, save_
 from bats.bounds.certify import certify
 from bats.bounds.choose_penalty import rank_options
 from bats.bounds.sandwich import possible_rewards, reward_limits
-from bats.config import Config
+from bats.config import READ_LOG, Config, FilePath, Function, Seed, checked
 from bats.data.dataset import Dataset
-from bats.errors import SettingError
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.relabel import final_graph, stitch_errors, value_of_a_step, with_errors
 from bats.graph.solve import Solution, logged_value, policy_iteration
@@ -51,6 +50,7 @@ from bats.stitching.records import RoundRecord
 from bats.streams import Stream, generator
 
 OnRound = Callable[[RoundRecord], None]
+OR_PRESET = "The name of a preset will do too, such as 'default'."
 Stitched = tuple[TabularMDP, tuple[RoundRecord, ...], BisimulationMetric | None]
 
 
@@ -72,8 +72,12 @@ def fit(
     the same log, perhaps with other rewards: its model is taken, and stitching continues from its graph. `on_round`
     gets the record of every round.
     """
-    config = preset(config) if isinstance(config, str) else config
-    check_settings(dataset, config, seed)
+    dataset = checked("dataset", Dataset, dataset, READ_LOG)
+    config = preset(config) if isinstance(config, str) else checked("config", Config, config, OR_PRESET)
+    seed, model = checked("seed", Seed, seed), checked("model", Model | None, model)
+    folder, reuse = checked("folder", FilePath | None, folder), checked("reuse", FilePath | None, reuse)
+    progress, on_round = checked("progress", Function, progress), checked("on_round", Function, on_round)
+    check_settings(dataset, config)
     header, reused = Header.of(dataset, seed, reuse), None if reuse is None else RunFolder(reuse)
     if reused is not None:
         check_reuse(reused, header, config)
@@ -136,10 +140,8 @@ class Job:
         return self.header.seed
 
 
-def check_settings(dataset: Dataset, config: Config, seed: int) -> None:
+def check_settings(dataset: Dataset, config: Config) -> None:
     """Refuses settings that do not fit the log, before any work."""
-    if seed < 0:
-        raise SettingError(f"`seed` must not be negative; got {seed}.")
     if config.certificate is not None:
         reward_limits(dataset.rewards, config.certificate.reward_range)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bats.bounds.certificate import Certificate, Option, load_certificate
-from bats.config import Config, Fraction, NonNegative, Positive, Settings
+from bats.config import Config, FilePath, Finite, Fraction, NonNegative, PositiveOrInfinite, Settings, checked
 from bats.errors import SettingError
 from bats.graph.mdp import TabularMDP
 from bats.graph.relabel import RewardFunction, final_graph, prune, value_of_a_step, with_gamma, with_reward
@@ -101,9 +101,9 @@ class Changes(Settings):
     penalty_steps: NonNegative | None = None
     penalty: NonNegative | None = None
     """in reward, instead of steps"""
-    tolerance: Positive | None = None
+    tolerance: PositiveOrInfinite | None = None
     """drop stitches with a larger error"""
-    dead_end_value: float | None = None
+    dead_end_value: Finite | None = None
     reward: RewardFunction | None = None
 
     def __post_init__(self) -> None:
@@ -119,7 +119,8 @@ class Changes(Settings):
 
 def solve_again(run: RunFolder | Path | str, changes: Changes | None = None) -> Solution:
     """Solves a finished run, under other settings if given. A penalty in steps follows the rewards and the discount."""
-    run, changes = RunFolder.of(run), changes or Changes()
+    run = RunFolder.of(checked("run", FilePath | RunFolder, run))
+    changes = checked("changes", Changes | None, changes) or Changes()
     given = changes.given()
     numbers: dict[str, Any] = {name: value for name, value in given.items() if name != "reward"}
     settings, mdp = replace(run.summary(), **numbers), run.load_graph()
@@ -147,7 +148,7 @@ def load_result(folder: Path | str) -> Result:
     from bats.metric.bisimulation import load_metric  # with JAX, which the rest of this module does without
     from bats.model.fit import load_model
 
-    run = RunFolder(folder)
+    run = RunFolder(checked("folder", FilePath, folder))
     summary, header = run.summary(), run.header()
     return Result(
         folder=run.path,

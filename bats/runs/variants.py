@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bats.arrays import Progress, no_progress
 from bats.bounds.certificate import Certificate
-from bats.config import CertificateConfig, Config
+from bats.config import CertificateConfig, Config, FilePath, Function, checked
 from bats.errors import SettingError
 from bats.model.fit import load_model
 from bats.policy.files import load_policy
@@ -43,7 +43,9 @@ def clone_again(
 
     `config` has other settings for the rollouts and the network. The policy's card lists the changes.
     """
-    run, changes = RunFolder.of(run), changes or Changes()
+    run = RunFolder.of(checked("run", FilePath | RunFolder, run))
+    changes = checked("changes", Changes | None, changes) or Changes()
+    config, progress = checked("config", Config | None, config), checked("progress", Function, progress)
     summary, header, config = run.summary(), run.header(), config or cloning_settings(run, changes)
     support, solution = load_policy(run.policy).support, solve_again(run, changes)
     policy, _ = clone_solved(solution, run_metric(summary), config, support, header, progress)
@@ -59,7 +61,9 @@ def certify_again(
     progress: Progress = no_progress,
 ) -> Certificate:
     """Bounds the policy of a finished run, or another clone of the same graph, with other settings."""
-    run = RunFolder.of(run)
+    run = RunFolder.of(checked("run", FilePath | RunFolder, run))
+    settings, policy = checked("settings", CertificateConfig, settings), checked("policy", Policy | None, policy)
+    progress = checked("progress", Function, progress)
     summary, config = run.summary(), replace(run.settings(), certificate=settings)
     own = load_policy(run.policy)
     clone = own if policy is None else policy

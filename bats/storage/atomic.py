@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -35,10 +36,17 @@ def write_atomic(path: Path | str, content: bytes | memoryview, *, overwrite: bo
 
 
 def refuse_existing(*paths: Path, overwrite: bool = False, hint: str = "") -> None:
-    """Refuses files that exist. Callers with much work to do check before it, not after."""
+    """Refuses files that exist, or cannot be made. Callers with much work to do check before it, not after."""
     for path in paths:
         with output_errors(path):
             exists = path.exists()
+            folder = path.absolute().parent
+            while not folder.exists():  # it will be made
+                folder = folder.parent
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "its folder is a file")
+            if not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if exists and not overwrite:
             raise OutputError(f"{path} exists already; choose another name{hint}.")
 
@@ -53,16 +61,20 @@ def output_errors(path: Path, action: str = "written") -> Iterator[None]:
 
 
 def write_text(path: Path | str, text: str, *, overwrite: bool = True) -> None:
-    """Writes a text file whole or not at all."""
-    write_atomic(path, text.encode(), overwrite=overwrite)
+    """Writes a text file whole or not at all. What is no text, as in the name of a file may be, is written in ASCII."""
+    write_atomic(path, text.encode(errors="backslashreplace"), overwrite=overwrite)
 
 
-def read_text(path: Path | str) -> str:
-    """A text file's content; `DataError` if it cannot be read."""
+def read_text(path: Path | str, *, max_letters: int | None = None) -> str:
+    """A text file's content; `DataError` if it cannot be read, or is longer than a file of its kind can be."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as stream:
+            text = stream.read(-1 if max_letters is None else max_letters + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError("a readable text file", str(error), file=str(path)) from error
+    if max_letters is not None and len(text) > max_letters:
+        raise DataError(f"a text file of at most {max_letters:,} letters", "a longer one", file=str(path))
+    return text
 
 
 def is_temporary(name: str) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bats.arrays import Progress, no_progress
-from bats.config import CloningConfig, Config
+from bats.config import CloningConfig, Config, Count, Seed, Settings
 from bats.data.dataset import Dataset
 from bats.errors import OutputError, SettingError
 from bats.evaluation.episodes import Actor, evaluate
@@ -71,26 +71,21 @@ VARIANTS = (
 
 
 @dataclass(frozen=True)
-class StudyConfig:
+class StudyConfig(Settings):
     """What is fitted and how much is measured."""
 
     variants: tuple[Variant, ...] = VARIANTS
     """at least one; the first one is fitted with every seed, the others with seed 0"""
-    seeds: int = 5
-    episodes: int = 100
+    seeds: Count = 5
+    episodes: Count = 100
     """played by each policy of each seed"""
-    rows: int | None = None
+    rows: Count | None = None
     """of the log; None: the task's usual number"""
-    log_seed: int = 0
-    value_states: int = 200
+    log_seed: Seed = 0
+    value_states: Count = 200
     """states whose values are measured"""
-    rollouts: int = 200
+    rollouts: Count = 200
     """logged states whose rollouts are replayed"""
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "episodes", "value_states", "rollouts"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
 
 
 DEFAULT = StudyConfig()

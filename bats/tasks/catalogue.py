@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from bats.arrays import Arrays, Progress, no_progress
+from bats.config import Function, checked
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
 from bats.tasks import hopper, mountain_car
@@ -107,7 +108,7 @@ def collect(task: str, rows: int | None = None, seed: int = 0, *, progress: Prog
 
     A maze's log comes with its start states labelled; the starts of other tasks are the first rows of episodes.
     """
-    return find_task(task).collector(rows, seed, progress=progress)
+    return find_task(task).collector(rows, seed, progress=checked("progress", Function, progress))
 
 
 def collect_published(task: str, rows: int | None = None, seed: int = 0, *, progress: Progress = no_progress) -> Arrays:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from bats.errors import BatsError, SettingError
+from bats.config import MOST, Seed, between, checked
+from bats.errors import BatsError
 
 Info = dict[str, Any]
 """what Gymnasium passes along with observations: the options of `reset`, and the infos of every step"""
@@ -14,9 +15,7 @@ Info = dict[str, Any]
 
 def generator(seed: int) -> np.random.Generator:
     """The random generator of a seed, from which everything in a log or an evaluation is drawn."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise SettingError(f"A seed must be a non-negative integer; got {seed!r}.")
-    return np.random.default_rng(int(seed))
+    return np.random.default_rng(checked("seed", Seed, seed))
 
 
 def draw_seeds(rng: np.random.Generator, count: int) -> list[int]:
@@ -26,10 +25,7 @@ def draw_seeds(rng: np.random.Generator, count: int) -> list[int]:
 
 def check_rows(rows: int | None, usual: int) -> int:
     """The size of a log, the usual one if None; fewer than two rows, which show no state after another, are refused."""
-    rows = usual if rows is None else rows
-    if rows < 2:
-        raise BatsError(f"A log needs at least 2 rows; got {rows}.")
-    return rows
+    return usual if rows is None else checked("rows", Annotated[int, between(2, MOST)], rows)
 
 
 def import_mujoco() -> Any:

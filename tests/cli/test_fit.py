@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,35 @@ def test_a_fit_shows_its_policy_and_the_next_commands(run: Path, capsys: pytest.
         assert f"bats-rl {command} {RUN}" in after
 
 
+def test_the_next_commands_can_be_pasted_into_a_shell(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("my runs/it's $HOME; #1", "-first"):
+        shutil.copytree(run, name)
+        assert fit(f"--out={name}") == 0
+        printed = capsys.readouterr().out
+        after = printed[printed.index("next:") :].splitlines()[1:]
+        assert len(after) == 4
+        for line in after:
+            program, _, folder, *_ = shlex.split(line, comments=True)
+            assert program == "bats-rl"
+            assert Path(folder) == Path(name)
+            assert not folder.startswith("-")
+
+
+def test_problems_of_the_log_are_shown_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {"timeouts": np.zeros(60, dtype=bool), "terminations": np.zeros(60, dtype=bool)}
+    states = np.random.default_rng(0).random((60, 2))
+    np.savez("jumps.npz", observations=states, actions=states, rewards=states[:, 0], next_observations=states, **flags)
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bats.runs.pipeline.fit", stop)
+    assert main(["fit", "jumps.npz"]) == 130
+    assert "! problem: 59 rows had a next state that differs from the state of the next row" in capsys.readouterr().out
+
+
 def test_a_fit_ends_with_bounds_and_the_verdict(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit() == 0
     printed = capsys.readouterr().out
@@ -165,7 +195,7 @@ def test_the_chosen_option_is_shown(finished_run: Path, capsys: pytest.CaptureFi
     ("arguments", "message"),
     [
         (["--preset", "best"], "There is no preset called 'best'; the presets are default"),
-        (["--seed", "-1"], "`seed` must not be negative; got -1"),
+        (["--seed", "-1"], "`seed` must be between 0 and 9,223,372,036,854,775,807; got -1"),
         (["--gamma", "2"], "`gamma` must be strictly between 0 and 1; got 2.0"),
         (["--stitch.rounds", "5"], "its stitch.rounds is 2, not 5. Choose another folder"),
         (["--certificate.confidence", "0.5"], f"`bats-rl certify {RUN}` adds another certificate to this run"),

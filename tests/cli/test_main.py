@@ -98,6 +98,25 @@ for _ in range(3):
     assert ended.stdout.split() == ["interrupted"] * 3
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+@pytest.mark.parametrize("name", ["evil\x1b]0;title\x07\x9b31m\n", os.fsdecode(b"\xff\xfe"), "right \u202e left"])
+def test_names_of_files_do_not_control_the_terminal(name: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for command in (
+        ["data", "collect", "chain", "--rows", "50", "--out", f"{name}.hdf5"],
+        ["validate", f"{name}.hdf5"],
+        ["data", "convert", f"{name}.hdf5", f"{name}-2.hdf5"],
+        ["solve", f"{name}.hdf5", "--save", f"{name}-mdp"],
+    ):
+        assert main(command) == 0
+    assert main(["validate", f"{name}.csv"]) == 2
+    assert main(["evaluate", name]) == 2
+    assert main(["report", name]) == 2
+    printed = capfdbinary.readouterr()
+    for text in (printed.out.decode(), printed.err.decode()):  # valid UTF-8 too
+        assert all(letter.isprintable() for line in text.split("\n") for letter in line)
+        assert "?" in text
+
+
 def test_output_into_a_closed_pipe_is_no_error() -> None:
     program = "import sys; from bats.cli.main import main; sys.exit(main(['data', 'collect', 'list']))"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

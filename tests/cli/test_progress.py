@@ -33,6 +33,19 @@ def test_without_a_terminal_there_is_a_line_now_and_then_with_the_time_left(monk
     assert screen.getvalue() == "reading: 3 of 9, about 12 s left\n"  # 6 s for 3, so 12 s for the other 6
 
 
+def test_the_name_of_a_stage_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        clock = iter(np.arange(0.0, 100.0, 10.0))
+        monkeypatch.setattr("bats.cli.output.time.monotonic", lambda clock=clock: float(next(clock)))
+        screen = io.StringIO()
+        with shown_progress(Console(file=screen, force_terminal=terminal, width=100)) as progress:
+            for done in (1, 2):
+                progress("reading \x1b]0;title\x07.csv", done, 9)
+        assert "reading ?]0;title" in screen.getvalue()
+        assert "\x1b]0" not in screen.getvalue()
+        assert "\x07" not in screen.getvalue()
+
+
 def test_quiet_draws_nothing() -> None:
     screen = io.StringIO()
     with shown_progress(Console(file=screen, force_terminal=True), quiet=True) as progress:

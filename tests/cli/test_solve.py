@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,10 +160,10 @@ def test_what_does_not_suit_a_log_is_refused(
         (["--radius", "1"], "--goal and --radius must be given together"),
         (["--goal", "1,2,3", "--radius", "1"], "A state has 2 components, but the goal has 3"),
         (["--goal", "1", "--radius", "1", "--reward", "a:b"], "Give either --reward or --goal, not both"),
-        (["--penalty", "-1"], "`penalty` must be finite and at least 0; got -1.0"),
+        (["--penalty", "-1"], "`penalty` must be between 0 and 1e+15; got -1.0"),
         (["--penalty", "1", "--penalty-steps", "1"], "Give the penalty either in reward or in steps, not both"),
         (["--tolerance", "0"], "`tolerance` must be positive"),
-        (["--steps", "0"], "--steps must be at least 1; got 0"),
+        (["--steps", "0"], "`--steps` must be between 1 and 1,000,000,000; got 0"),
         (["--save", "run"], "run exists already"),
         (["--policy", "p.onnx"], "p.onnx: a policy can only be written to a .safetensors file"),
         (["--policy", "run/run.safetensors"], "run.json exists already"),
@@ -192,6 +193,17 @@ def test_clone_adds_a_policy_beside_the_first_one(run: Path, capsys: pytest.Capt
     assert {name: after[name] for name in before} == before
     assert main(["clone", str(run), "--name", "even"]) == 2
     assert "even.safetensors exists already" in error_text(capsys)
+
+
+def test_the_commands_after_cloning_can_be_pasted_into_a_shell(
+    copy_run: CopyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy_run("it's my run")
+    assert main(["clone", str(folder), "--name", "new", "--quiet"]) == 0
+    evaluate, certify = (shlex.split(line, comments=True) for line in capsys.readouterr().out.splitlines()[-2:])
+    policy = str(folder / "policies" / "new.safetensors")
+    assert evaluate == ["bats-rl", "evaluate", policy]
+    assert certify == ["bats-rl", "certify", str(folder), "--policy", policy]
 
 
 def test_certify_adds_a_certificate_named_after_what_was_changed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,14 +239,14 @@ def test_what_a_killed_process_left_does_not_block_a_name(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["certify", "run", "--confidence", "1"], "`confidence` must be strictly between 0 and 1; got 1.0"),
+        (["certify", "run", "--confidence", "1"], "`certificate.confidence` must be strictly between 0 and 1; got 1.0"),
         (["certify", "run", "--reward-range", "0,0.5"], "`reward_range` must include all logged rewards"),
         (["certify", "run", "--policy", "absent.safetensors"], "found no such file"),
         (["certify", "run", "--name", "../elsewhere"], "--name may contain only letters, digits"),
         (["certify", "."], "expected the folder of a run, found no file run.json in it"),
         (["clone", "run", "--name", ".hidden"], "--name may contain only letters, digits"),
-        (["clone", "run", "--name", "wide", "--cloning.hidden", "0"], "`hidden` must be finite and at least 1"),
-        (["clone", "run", "--name", "wide", "--penalty", "-1"], "`penalty` must be finite and at least 0"),
+        (["clone", "run", "--name", "wide", "--cloning.hidden", "0"], "`cloning.hidden[0]` must be between 1 and"),
+        (["clone", "run", "--name", "wide", "--penalty", "-1"], "`penalty` must be between 0 and"),
         (["clone", "run", "--name", "high", "--rollouts.min-return", "1e9"], "Lower `rollouts.min_return`"),
         (["clone", "run", "--name", "high", *CORNER, "--rollouts.min-return", "1e9"], "Lower `rollouts.min_return`"),
         (["clone", ".", "--name", "wide"], "expected the folder of a run, found no file run.json in it"),

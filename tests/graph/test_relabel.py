@@ -117,7 +117,15 @@ def test_a_goal_is_rewarded_within_its_radius_by_the_first_numbers_of_the_next_s
         reward(states[:, :1], actions, after[:, :1])
 
 
-@pytest.mark.parametrize(("goal", "radius"), [([np.nan, 0.0], 0.5), ([0.0, 0.0], -1.0), ([0.0], np.nan)])
-def test_a_goal_that_nothing_reaches_is_refused(goal: list[float], radius: float) -> None:
-    with pytest.raises(SettingError, match="goal must be finite"):
-        goal_reward(np.array(goal), radius)
+@pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf])
+def test_a_goal_that_nothing_or_everything_reaches_is_refused(radius: float) -> None:
+    with pytest.raises(SettingError, match="`radius` must be positive and at most"):
+        goal_reward(np.zeros(2), radius)
+    with pytest.raises(SettingError, match=r"`goal` must be finite numbers; got \[nan, 0.0\]"):
+        goal_reward(np.array([np.nan, 0.0]), 0.5)
+
+
+def test_a_goal_that_no_next_state_is_near_is_refused_with_the_distance_of_the_nearest() -> None:
+    states = np.array([[0.0, 0.0], [3.0, 4.0]])
+    with pytest.raises(SettingError, match=r"No next state is within the radius of the goal, 1; .* is 5 away"):
+        goal_reward(np.array([6.0, 8.0]), 1.0)(states, np.zeros((2, 1)), states)

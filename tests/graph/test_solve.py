@@ -107,7 +107,7 @@ def test_large_values_in_one_part_do_not_hide_small_ones_in_another(huge: float)
 def test_values_that_are_not_finite_are_refused() -> None:
     mdp = mdp_from_edges(2, [(0, 1, 0.0), (0, 0, 1.0)])
     for wrong in (np.nan, np.inf, -np.inf):
-        with pytest.raises(SettingError, match="must be finite"):
+        with pytest.raises(SettingError, match="must be a finite number"):
             policy_iteration(mdp, dead_end_value=wrong)
         with pytest.raises(SettingError, match="state 1 is not"):
             boltzmann_policy(mdp, np.array([0.0, wrong]), temperature=1.0)
@@ -168,7 +168,7 @@ def test_a_policy_that_takes_an_edge_of_another_state_is_refused() -> None:
     mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
     with pytest.raises(SettingError, match="State 0 has the edges 0 to 0, but the policy chooses edge 1"):
         policy_value(mdp, np.array([1, 1]))
-    with pytest.raises(SettingError, match="must have 2 entries"):
+    with pytest.raises(SettingError, match="must be an array of 2 integers"):
         policy_value(mdp, np.array([0]))
 
 

@@ -131,8 +131,8 @@ def test_a_hundred_interrupts_at_random_moments_end_soon_and_lose_nothing(tmp_pa
 
     def start(folder: Path) -> subprocess.Popen[str]:
         arguments = ["fit", "log.hdf5", "--config", "settings.json", "--out", str(folder)]
-        program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        program += "from bats.cli.main import main; sys.exit(main())"
+        program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        program += "from bats.cli import command; command()"
         command = [sys.executable, "-c", program, *arguments]
         return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -150,7 +150,7 @@ def test_a_hundred_interrupts_at_random_moments_end_soon_and_lose_nothing(tmp_pa
         folder = tmp_path / f"run-{fits}"
         while True:
             with start(folder) as process:
-                time.sleep(rng.uniform(0.1, duration))
+                time.sleep(rng.uniform(0.3, duration))
                 sent = time.monotonic()
                 process.send_signal(signal.SIGINT)
                 _, errors = process.communicate(timeout=60)

@@ -292,7 +292,7 @@ def test_what_cannot_be_fitted_is_refused_before_any_work(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(SettingError, match="no preset called 'fast'"):
         fit(small_log(), "fast")
-    with pytest.raises(SettingError, match="must not be negative"):
+    with pytest.raises(SettingError, match="`seed` must be between 0 and"):
         fit(small_log(), SMALL, seed=-1)
     bandit = Dataset.from_arrays(np.zeros((200, 1)), np.random.default_rng(0).random((200, 1)), np.ones(200))
     with pytest.raises(DataError, match="states that change"):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from bats.errors import DataError, OutputError
 from bats.storage.atomic import is_temporary, read_text, refuse_existing, write_atomic, write_text
+from tests.users import ordinary_user
 
 
 def test_a_file_appears_whole_in_a_folder_that_did_not_exist(tmp_path: Path) -> None:
@@ -78,6 +80,21 @@ def test_a_path_below_a_file_cannot_be_written(tmp_path: Path) -> None:
 def test_text_comes_back_as_it_was_written(tmp_path: Path) -> None:
     write_text(tmp_path / "file", "größer\n")
     assert read_text(tmp_path / "file") == "größer\n"
+
+
+def test_the_name_of_a_file_that_is_no_text_is_written_in_ascii(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", f"log {os.fsdecode(bytes([255]))}")
+    assert (tmp_path / "text").read_bytes() == rb"log \udcff"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="other users are made in another way")
+def test_a_file_that_may_not_be_made_is_refused_before_any_work() -> None:
+    with TemporaryDirectory() as name:  # the folders of pytest may be entered by their owner alone
+        Path(name).chmod(0o555)
+        with ordinary_user():
+            for path in ("file", "new/file"):
+                with pytest.raises(OutputError, match=f"{path} could not be written: Permission denied"):
+                    refuse_existing(Path(name, path))
 
 
 def test_a_failure_to_read_is_never_reported_as_a_failure_to_write(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bats.config import CandidateConfig, CertificateConfig, Config, ModelConfig, NeighbourConfig, StitchConfig
+from bats.config import LARGEST, CandidateConfig, CertificateConfig, Config, ModelConfig, NeighbourConfig, StitchConfig
 from bats.errors import BatsError, DataError
 from bats.presets import PRESETS
 from bats.storage.json_records import (
     flatten,
     from_plain,
     parse_json,
+    read_json,
     read_lines,
     read_record,
     to_plain,
@@ -36,8 +37,8 @@ def drawn_config(data: st.DataObject) -> Config:
     return Config(
         gamma=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
         metric=draw(st.sampled_from(["steps", "raw", "std"])),
-        penalty_steps=draw(st.floats(min_value=0, allow_nan=False, allow_infinity=False)),
-        penalty=draw(st.none() | st.floats(min_value=0, allow_nan=False, allow_infinity=False)),
+        penalty_steps=draw(st.floats(0, LARGEST)),
+        penalty=draw(st.none() | st.floats(0, LARGEST)),
         penalize_rounds=draw(st.booleans()),
         final_tolerance=draw(st.none() | POSITIVE),
         model=ModelConfig(
@@ -46,11 +47,11 @@ def drawn_config(data: st.DataObject) -> Config:
             hidden=tuple(draw(st.lists(COUNTS, max_size=5))),
             linear=draw(st.booleans()),
             evaluate_every=draw(st.none() | COUNTS),
-            learning_rate=draw(st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)),
+            learning_rate=draw(st.floats(0, 1, exclude_min=True)),
         ),
         stitch=StitchConfig(
             rounds=draw(COUNTS),
-            tolerance=draw(st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)),
+            tolerance=draw(st.floats(0, LARGEST, exclude_min=True)),
             every_length=draw(st.booleans()),
             planner=draw(st.sampled_from(["gauss-newton", "cross-entropy"])),
             candidates=CandidateConfig(branching=draw(st.none() | COUNTS), lengths=draw(st.sampled_from(["all"]))),
@@ -118,15 +119,17 @@ def changed_default(name: str, value: Any) -> Any:
         ("penalize_rounds", 1, "field 'penalize_rounds': expected true or false, found 1"),
         ("stitch.rounds", ..., "field 'stitch.rounds': expected an entry, found no entry"),
         ("stitch.rounds", 2.5, "field 'stitch.rounds': expected an integer, found 2.5"),
-        ("stitch.rounds", 0, "field 'stitch': `rounds` must be finite and at"),
+        ("stitch.rounds", 0, "`stitch.rounds` must be between 1 and 1,000,000,000; got 0"),
         ("stitch.speed", 9, "field 'stitch.speed': expected one of rounds, .*, found 'speed'"),
         ("stitch.candidates.speed", 9, "field 'stitch.candidates.speed': expected one of branching, .*, found 'speed'"),
         ("model.hidden", 200, "field 'model.hidden': expected a list, found 200"),
         ("model.hidden", [200, "9"], r"field 'model.hidden\[1\]': expected an integer, found '9'"),
-        ("model.members", 0, "field 'model': `members`"),
+        ("model.members", 0, "`model.members` must be"),
+        ("model.hidden", [200, 0], r"`model.hidden\[1\]` must be"),
+        ("gamma", 10**400, "field 'gamma': expected a number, found 1000"),
         ("model", 7, "field 'model': expected an object, found 7"),
         ("certificate", 7, "field 'certificate': expected an object or null, found 7"),
-        ("certificate.confidence", 1, "field 'certificate': `confidence`"),
+        ("certificate.confidence", 1, "`certificate.confidence` must be"),
         ("certificate.reward_range", 1, "field 'certificate.reward_range': expected a list or null, found 1"),
         (
             "certificate.reward_range",
@@ -160,9 +163,14 @@ def test_dictionaries_and_literals_come_back() -> None:
 
 
 def test_a_text_that_is_no_json_object_is_refused() -> None:
-    for text in ("", "{", "[]"):
+    for text in ("", "{", "[]", "[" * 100_000, '{"counts":' * 100_000, "1" * 5000):
         with pytest.raises(DataError, match=r"records: expected (valid JSON|an object)"):
             from_plain(Measurement, parse_json(text, file="records"), file="records")
+
+
+def test_a_file_is_not_read_to_its_end_if_it_is_too_long() -> None:
+    with pytest.raises(DataError, match=r"/dev/zero: expected a text file of at most 10,000,000 letters, found a lo"):
+        read_json(Path("/dev/zero"))
 
 
 def test_lines_come_back_in_order_and_a_damaged_one_is_named(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_without_matplotlib_the_command_says_what_to_install_before_any_fitting(
 def test_the_command_refuses_a_study_of_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert main(["benchmark", "mountain-car", f"--{option}", "0"]) == 2
-    assert f"`{option}` must be at least 1" in capsys.readouterr().err
+    assert f"`{option}` must be between 1 and" in capsys.readouterr().err
 
 
 def test_the_command_knows_its_studies(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bats.arrays import Progress, RowFlags, no_progress
+from bats.config import Function, checked
 from bats.data.dataset import Dataset, naming, require, row_numbers
 from bats.data.episodes import Note, TimeoutRule, plural
 from bats.data.formats.csv import read_csv
@@ -53,6 +54,8 @@ def load_dataset(
     rewards=r`) or a dictionary of column names; `discrete`: whether an action is an index (None: whole numbers are);
     `timeout_rule`: when a timeout ends an episode. Raises `DataError` for a log that cannot be used.
     """
+    discrete, progress = checked("discrete", bool | None, discrete), checked("progress", Function, progress)
+    timeout_rule = checked("timeout_rule", TimeoutRule, timeout_rule)  # before a long log is read
     column_map = ColumnMap.from_any(columns)
     name = "arrays" if isinstance(source, Mapping) else str(source)
     with naming(name):
