@@ -26,7 +26,7 @@ from bats.arrays import Metric, concat, in_batches
 from bats.bounds.certificate import CalibrationFactors
 from bats.bounds.error_calibration import MIN_FACTOR, DiscountedErrors, calibration_factors, discounted_errors
 from bats.bounds.error_estimates import ErrorEstimator, disagreement
-from bats.bounds.graph_policy import NEGLIGIBLE, ROLLOUTS, relevant_steps
+from bats.bounds.graph_policy import ROLLOUTS, relevant_steps
 from bats.bounds.sandwich import ValueBounds
 from bats.graph.rollouts import reachable
 from bats.graph.solve import Solution
@@ -109,7 +109,8 @@ def bound_clone(
     rollouts = roll_out_and_restart(support, mdp.states[anchors], restarted, estimator, gamma=mdp.gamma)
     near = _nearest_starts(rollouts, estimator.context.metric)
     first = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
-    factors = calibration_factors(estimator, rollouts.length, _chain_errors(rollouts, near, first))
+    errors = _chain_errors(rollouts, near, first, relevant_steps(mdp.gamma))
+    factors = calibration_factors(estimator, rollouts.length, errors)
     chain = _chained(rollouts, near, support, estimator, factors)
     lower, upper = np.full(mdp.state_count, floor), np.full(mdp.state_count, ceiling)
     bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
@@ -298,17 +299,17 @@ def _nearest_starts(rollouts: ModelRollouts, metric: Metric) -> Int[np.ndarray, 
 
 
 def _chain_errors(
-    rollouts: ModelRollouts, near: Int[np.ndarray, "n N"], first: Int[np.ndarray, "w"]
+    rollouts: ModelRollouts, near: Int[np.ndarray, "n N"], first: Int[np.ndarray, "w"], max_steps: int
 ) -> DiscountedErrors:
-    """The errors that add up along chained rollouts from some states, until a negligible share of value is left."""
+    """The errors that add up along chained rollouts from some states, for as many steps as are relevant."""
     plans = []
-    alive, state, weight = np.arange(len(first)), first, np.ones(len(first))
+    alive, state, weight, steps = np.arange(len(first)), first, np.ones(len(first)), np.zeros(len(first), np.int64)
     while len(alive):
         reward = weight * rollouts.reward_error[state]
-        weight = weight * rollouts.discount[state]
+        weight, steps = weight * rollouts.discount[state], steps + rollouts.length[state]
         plans.append((alive, state, weight * rollouts.value_error[state], reward))
-        continues = ~rollouts.terminated[state] & (weight > NEGLIGIBLE)
-        alive, state, weight = alive[continues], near[state[continues], 0], weight[continues]
+        continues = ~rollouts.terminated[state] & (steps < max_steps)
+        alive, state, weight, steps = alive[continues], near[state[continues], 0], weight[continues], steps[continues]
     return discounted_errors(*map(np.concatenate, zip(*plans, strict=True)), rollouts=len(first))
 
 

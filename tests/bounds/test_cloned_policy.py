@@ -23,6 +23,7 @@ from bats.bounds.cloned_policy import (
 )
 from bats.bounds.error_calibration import MIN_FACTOR
 from bats.bounds.error_estimates import ErrorEstimator
+from bats.bounds.graph_policy import relevant_steps
 from bats.data.dataset import Dataset
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.solve import policy_iteration
@@ -172,10 +173,13 @@ def test_errors_along_a_chain_are_discounted_and_summed_per_rollout() -> None:
     states, errors = positions(), estimator(error=0.02)
     rollouts = roll_out_clone(staying(states), states, errors, gamma=GAMMA, steps=5)
     near = cloned_policy._nearest_starts(rollouts, errors.context.metric)
-    value, reward = cloned_policy._chain_errors(rollouts, near, np.array([7]))
+    value, reward = cloned_policy._chain_errors(rollouts, near, np.array([7]), relevant_steps(GAMMA))
     weight = GAMMA ** (5 * np.arange(6))  # it stays, so the same rollout follows again, until 0.9^30 < 0.05
     np.testing.assert_allclose(reward, [[rollouts.reward_error[7] * weight.sum()]])
     np.testing.assert_allclose(value, [[rollouts.value_error[7] * GAMMA**5 * weight.sum()]])
+    # a discount near 1 would let it go on for long: then a limited number of steps counts
+    limited, _ = cloned_policy._chain_errors(rollouts, near, np.array([7]), 10)
+    np.testing.assert_allclose(limited, [[rollouts.value_error[7] * (GAMMA**5 + GAMMA**10)]])
 
 
 def test_a_predicted_termination_may_be_wrong_by_the_value_difference_there() -> None:
