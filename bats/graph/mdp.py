@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.arrays import EdgeActions, EdgeValues, StateFlags, States
+from bats.arrays import EdgeActions, EdgeValues, StateFlags, States, short_repr
 from bats.data.dataset import Dataset
 from bats.data.distinct import merge_states, number_rows, row_bits
 from bats.errors import SettingError
@@ -40,10 +40,10 @@ MAX_STITCHES = 1000
 """a loaded MDP may have had this many stitches per state and edge: an array is made with an entry for each"""
 WEIGHT_ROUNDING = 1e-8
 """how far from 1 the sum of the start weights may be"""
-LARGEST_VALUE = 1e300
-"""of a state, so that no sum of values overflows"""
+LARGEST_VALUE, LARGEST_PENALTY = 1e300, 1e37
+"""of a state and of a stitch, so that no sum of values overflows, and no penalty in single precision"""
 OF_ONE_KIND = "every action must be finite, or one of `action_count` discrete ones"
-VALUES_FIT = f"discounted rewards and penalties must not add up to more than {LARGEST_VALUE:g}"
+VALUES_FIT = f"values must not exceed {LARGEST_VALUE:g}, nor penalties {LARGEST_PENALTY:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +107,8 @@ class TabularMDP:
     @cached_property
     def penalized_reward(self) -> EdgeValues:
         """Reward less gamma * c * d. The global gamma: an edge's own discount of 0 would make its penalty free."""
+        if self.penalty == 0:  # also of an infinite error
+            return self.reward
         return self.reward - self.gamma * self.penalty * self.planning_error
 
     @cached_property
@@ -155,6 +157,8 @@ class Stitches:
     """imagined states after each action but the last"""
     reward: Float[np.ndarray, "C K"]
     planning_error: Float[np.ndarray, "C"]
+
+    __repr__ = short_repr
 
     def __len__(self) -> int:
         return len(self.source)
@@ -317,8 +321,8 @@ def _are_actions(actions: np.ndarray, mdp: TabularMDP) -> bool:
 
 
 def _values_fit(reward: np.ndarray, planning_error: np.ndarray, mdp: TabularMDP) -> bool:
-    penalty = mdp.penalty * float(planning_error.max(initial=0.0))
-    return float(np.abs(reward).max(initial=0.0)) + penalty <= LARGEST_VALUE * (1 - mdp.gamma)
+    largest = float(np.abs(reward).max(initial=0.0)), mdp.penalty * float(planning_error.max(initial=1.0))
+    return largest[0] <= LARGEST_VALUE * (1 - mdp.gamma) and largest[1] <= LARGEST_PENALTY
 
 
 def _fit_into(numbers: np.ndarray, others: np.ndarray) -> bool:

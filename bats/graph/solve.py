@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.arrays import EdgeValues, Indices, StateValues, TabularPolicy
+from bats.arrays import EdgeValues, Indices, StateValues, TabularPolicy, short_repr
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE, choose_edges, follow_edges, improve_policy
@@ -40,6 +40,8 @@ class Solution:
     policy: TabularPolicy
     iterations: int
     """policy evaluations"""
+
+    __repr__ = short_repr
 
     @property
     def start_value(self) -> float:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bats.errors import SettingError
+from bats.errors import SettingError, check_rules
 from bats.networks.inference import LARGEST, Layers, forward, input_limit, sigmoid, single_floats, single_layers
 from bats.policy.support import Support
 
@@ -60,19 +60,21 @@ class Policy:
         if not (len(self.std) == numbers > 0 and len(self.high) == actions):
             raise SettingError("`mean` and `std` must have the same length, and so must `low` and `high`.")
         support_fits = isinstance(self.support, Support) and len(self.support.weight) == numbers
-        rules = {
-            "`std` must be positive": np.all(self.std > 0),
-            "`low` must not exceed `high`": np.all(self.low <= self.high),
-            f"`low` and `high` must be at most {LARGEST:g} in size": np.all(np.abs([self.low, self.high]) <= LARGEST),
-            "`action_count` must be a positive integer or None": count is None or (type(count) is int and count > 0),
-            "`low` and `high` are for continuous actions, `action_count` is for discrete ones": (count is None)
-            == (actions > 0),
-            f"`support` must be of observations of {numbers} numbers": self.support is None or support_fits,
-            "`card` must be a mapping": isinstance(self.card, Mapping),
-        }
-        for rule, holds in rules.items():
-            if not holds:
-                raise SettingError(f"{rule}.")
+        check_rules(
+            {
+                "`std` must be positive": np.all(self.std > 0),
+                "`low` must not exceed `high`": np.all(self.low <= self.high),
+                f"`low` and `high` must be at most {LARGEST:g} in size": np.all(
+                    np.abs([self.low, self.high]) <= LARGEST
+                ),
+                "`action_count` must be a positive integer or None": count is None
+                or (type(count) is int and count > 0),
+                "`low` and `high` are for continuous actions, `action_count` is for discrete ones": (count is None)
+                == (actions > 0),
+                f"`support` must be of observations of {numbers} numbers": self.support is None or support_fits,
+                "`card` must be a mapping": isinstance(self.card, Mapping),
+            }
+        )
         layers = single_layers(self.weights, self.biases, inputs=numbers, outputs=count or 2 * actions)
         for name, arrays in zip(("weights", "biases"), zip(*layers, strict=True), strict=True):
             object.__setattr__(self, name, arrays)

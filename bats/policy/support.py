@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bats.errors import SettingError
-from bats.networks.inference import single_floats
+from bats.networks.inference import LARGEST, single_floats
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -40,8 +40,9 @@ class Support:
         if not (len(self.sample) and self.sample.shape[1] == len(self.weight) and np.all(self.weight >= 0)):
             shapes = f"{self.sample.shape} and {self.weight.shape}"
             raise SettingError(f"A support needs states, and a weight of at least 0 for each number; got {shapes}.")
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int | float) or not 0 < self.limit < np.inf:
-            raise SettingError(f"The limit of a support must be positive and finite; got {self.limit!r}.")
+        if type(self.limit) not in (int, float) or not 1 / LARGEST <= self.limit <= LARGEST:
+            sizes = f"a number from {1 / LARGEST:g} to {LARGEST:g}"
+            raise SettingError(f"The limit of a support must be {sizes}; got {self.limit!r:.100}.")
 
     def __repr__(self) -> str:
         return f"Support({len(self.sample):,} states of {len(self.weight)} numbers, limit {self.limit:g})"

@@ -22,6 +22,8 @@ from bats.storage.atomic import read_text, write_text
 
 Record = TypeVar("Record")
 SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+LARGEST_INTEGER = 2**1023
+"""integers from here on may be too large for a float"""
 NAMES: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"}
 NAMES |= {tuple: "a list", dict: "an object", Callable: "a function"}
 
@@ -103,7 +105,7 @@ def read_value(kind: Any, value: object, file: str, field: str) -> Any:
             return _read_tuple(arguments, value, file, field)
         if origin is Literal and isinstance(value, str) and value in arguments:
             return value
-        if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if choice is float and (type(value) is float or (type(value) is int and abs(value) < LARGEST_INTEGER)):
             return float(value)
         if choice is float and isinstance(value, str) and value in SPECIAL:
             return SPECIAL[value]

@@ -88,5 +88,5 @@ def _fits(shape: tuple[int, ...], axes: list[str], sizes: dict[str, int]) -> boo
 
 
 def _is_plain(kind: str, value: Any) -> bool:
-    whole = type(value) is int and -(2**63) <= value < 2**63
+    whole = type(value) is int and abs(value) < 2**64
     return whole or type(value) is float if kind == "float" else whole if kind == "int" else type(value) is _PLAIN[kind]

@@ -215,7 +215,7 @@ STITCH_DEFECTS: list[tuple[dict[str, np.ndarray], str]] = [
     ({"reward": np.array([[np.nan, 0.0]])}, "rewards, states and errors must be finite"),
     ({"planning_error": np.array([-1.0])}, "rewards, states and errors must be finite"),
     ({"planning_error": np.array([1e39])}, "rewards, states and errors must be finite"),  # in single precision
-    ({"reward": np.array([[0.0, 1e302]])}, "must not add up to more than"),
+    ({"reward": np.array([[0.0, 1e302]])}, "values must not exceed"),
     ({"length": np.array([-128], dtype=np.int8)}, "lengths must be between 1 and 2"),
     ({"action": np.array([[[0.0], [np.nan]]])}, "every action must be finite"),
     ({"action": np.zeros((1, 2, 3))}, "one entry per stitch and step"),
@@ -263,7 +263,9 @@ MDP_DEFECTS: list[tuple[dict[str, object], str]] = [
     ({"stitch_count": 10**12}, "stitches per state and edge"),
     ({"stitch_count": -1}, "stitches per state and edge"),
     ({"planning_error": np.array([0.0, -1.0], dtype=np.float32)}, "planning errors must not be negative"),
-    ({"reward": np.array([0.0, 1e308])}, "must not add up to more than 1e+300"),
+    ({"penalty": 1e38}, "nor penalties 1e+37"),
+    ({"penalty": 1e20, "planning_error": np.array([0.0, 1e20], np.float32)}, "nor penalties 1e+37"),
+    ({"reward": np.array([0.0, 1e308])}, "values must not exceed 1e+300"),
 ]
 
 

@@ -207,6 +207,8 @@ def test_a_policy_that_could_not_act_is_refused(message: str) -> None:
         (np.zeros((3, 2)), np.ones(2), np.nan),
         (np.zeros((3, 2)), np.ones(2), np.inf),
         (np.zeros((3, 2)), np.ones(2), "1"),
+        (np.zeros((3, 2)), np.ones(2), 1e-320),
+        (np.zeros((3, 2)), np.ones(2), 10**400),
     ],
 )
 def test_a_support_that_measures_nothing_is_refused(sample: np.ndarray, weight: np.ndarray, limit: Any) -> None:
