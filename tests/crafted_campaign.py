@@ -282,7 +282,7 @@ def change_fact(facts: dict[str, Any], rng: random.Random) -> None:
     elif rng.random() < 0.1:
         facts[rng.choice(("other", "x"))] = facts.pop(name)
     else:
-        facts[name] = rng.choice(FACTS)
+        facts[name] = copy_of(rng.choice(FACTS))
 
 
 def change_arrays(arrays: dict[str, np.ndarray], rng: random.Random) -> None:

@@ -181,6 +181,7 @@ def crafted_models(arrays: dict[str, np.ndarray], facts: dict[str, dict[str, obj
     yield {"kind": facts["kind"] | {"terminations": True}}, "an array .networks.termination.weights"
     yield {"held_out.rewards": np.zeros(3)}, r"'rewards': expected floats of shape \(H\)"
     yield {"held_out.observations": np.full_like(rows, np.nan)}, "'observations': expected finite numbers"
+    yield {"held_out.predicted_next": np.full(rows.shape, 1e30)}, r"held-out rows of numbers up to 1e\+18"
     none = {name: array[:0] for name, array in arrays.items() if name.startswith("held_out.")}
     yield none, "held-out rows of the sizes that the networks take, found none"
     yield {state_std: 0 * arrays[state_std]}, "positive numbers in the array .states.std"
