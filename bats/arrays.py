@@ -60,6 +60,15 @@ def field_values(struct: object) -> dict[str, Any]:
     return {field.name: getattr(struct, field.name) for field in fields(struct)}  # type: ignore[arg-type]
 
 
+def short_repr(struct: object) -> str:
+    """A dataclass in one line, with the types and shapes of its arrays instead of their numbers."""
+    parts = (
+        f"{name}={value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else f"{name}={value!r}"
+        for name, value in field_values(struct).items()
+    )
+    return f"{type(struct).__name__}({', '.join(parts)})"
+
+
 def take(struct: Struct, rows: Any) -> Struct:
     """The given rows of every array of a dataclass of arrays."""
     return type(struct)(*(array[rows] for array in field_values(struct).values()))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class BatsError(Exception):
     """Base of every error that the package raises on purpose."""
@@ -49,3 +51,10 @@ class SettingError(BatsError, ValueError):
 
 class OutputError(BatsError):
     """A file that could not be written, or would have been overwritten."""
+
+
+def check_rules(rules: Mapping[str, object]) -> None:
+    """Raises a `SettingError` with the first rule that does not hold."""
+    for rule, holds in rules.items():
+        if not holds:
+            raise SettingError(f"{rule}.")

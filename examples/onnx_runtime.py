@@ -18,4 +18,5 @@ session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionPr
 observations = result.mdp.states[result.mdp.starts].astype(np.float32)
 outputs = session.run(None, {"observation": observations})
 for output, values in zip(session.get_outputs(), outputs, strict=True):
-    print(output.name, values.shape, "first:", np.round(values[0], 3))
+    print(output.name, values.shape, "first:", values[0])
+# act on an action only where `valid` is true: for any other observation, such as NaN, it is a stand-in

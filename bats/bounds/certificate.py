@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from bats.arrays import short_repr
 from bats.bounds.sandwich import StartValue, ValueBounds
-from bats.errors import DataError, SettingError
+from bats.errors import DataError, SettingError, check_rules
+from bats.graph.mdp import LARGEST_VALUE, WEIGHT_ROUNDING
 from bats.storage.json_records import read_record, to_plain, write_record
 from bats.storage.tensors import checksum, read_struct, write_struct
 
@@ -56,6 +58,23 @@ class StartBounds:
     graph_upper: Float[np.ndarray, "W"]
     clone_lower: Float[np.ndarray, "W"]
     clone_upper: Float[np.ndarray, "W"]
+
+    __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        bounds = (self.graph_lower, self.graph_upper, self.clone_lower, self.clone_upper)
+        check_rules(
+            {
+                "there must be at least one start": len(self.starts) > 0,
+                "states must not have negative numbers": np.all(self.starts >= 0),
+                "weights must not be negative, and sum to 1": np.all(self.weights >= 0)
+                and abs(float(self.weights.sum(dtype=np.float64)) - 1) <= WEIGHT_ROUNDING,
+                f"bounds must not exceed {LARGEST_VALUE:g}": max(
+                    float(np.abs(bound).max(initial=0.0)) for bound in bounds
+                )
+                <= LARGEST_VALUE,
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +194,7 @@ def load_certificate(folder: Path) -> Certificate | None:
     path = folder / NAME
     if not path.exists():
         return None
-    at_starts, facts = read_struct(StartBounds, folder / ARRAYS, _KIND, one_length=True)
+    at_starts, facts = read_struct(StartBounds, folder / ARRAYS, _KIND)
     summary = read_record(Summary, path)
     if facts.get("summary") != _checksum(summary):
         raise DataError(f"the certificate that {ARRAYS} belongs to", "another or a changed one", file=str(path))

@@ -1,6 +1,7 @@
 """The entry of the command `bats-rl`. Ctrl-C is an ordinary end from the first import on."""
 
 import os
+import signal
 import sys
 
 INTERRUPTED = 130
@@ -15,6 +16,7 @@ def command() -> None:
         code = main()
     except KeyboardInterrupt:
         code = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
     if code == INTERRUPTED:  # threads of compiled code may still run, and crash if Python cleans up
         end_at_once()
     sys.exit(code)

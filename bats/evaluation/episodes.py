@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import DegenerateDataWarning, bootstrap
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Progress, no_progress, short_repr
 from bats.config import Count, Function, Seed, checked
 from bats.errors import BatsError, SettingError
 from bats.graph.kernels import NO_EDGE
@@ -53,6 +53,8 @@ class Evaluation:
     """the first observation of each episode"""
     episodes: tuple[Episode, ...]
     """empty unless they were recorded"""
+
+    __repr__ = short_repr
 
     @property
     def mean_return(self) -> float:

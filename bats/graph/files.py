@@ -18,7 +18,6 @@ from bats.graph.mdp import Stitches, TabularMDP, add_stitches, mdp_defect, stitc
 from bats.storage.tensors import read_facts, read_struct, write_struct
 
 _BASE, _ROUND = "bats-mdp", "bats-stitches"
-_NUMBERS = ("real_count", "gamma", "penalty", "action_count", "stitch_count")
 
 
 def save_mdp(mdp: TabularMDP, folder: Path) -> None:
@@ -37,16 +36,13 @@ def load_mdp(folder: Path) -> TabularMDP:
     """The MDP of `folder` with all its rounds; `DataError` for files that are damaged, missing or mixed up."""
     path = base_path(checked("folder", FilePath, folder))
     mdp, facts = read_struct(TabularMDP, path, _BASE)
-    for name in _NUMBERS:
-        if not isinstance(facts[name], int | float | None):
-            raise DataError(f"a number for {name}", f"{facts[name]!r}", file=str(path))
     _refuse(mdp_defect(mdp), path)
     for stitch_round, path in enumerate(sorted(Path(folder).glob("round-*.safetensors")), start=1):
         if path != round_path(folder, stitch_round):
             raise DataError(f"the file of round {stitch_round}", f"{path.name}", file=str(folder))
         previous = facts["checksum"]
         stitches, facts = read_struct(Stitches, path, _ROUND)
-        if facts["follows"] != previous:
+        if facts.get("follows") != previous:
             raise DataError("a round of the same MDP as the files before it", "a round of another MDP", file=str(path))
         _refuse(stitches_defect(stitches, mdp), path)
         mdp = add_stitches(mdp, stitches, stitch_round=stitch_round)

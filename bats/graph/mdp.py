@@ -16,17 +16,18 @@ The construction is fully determined:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bats.arrays import EdgeActions, EdgeValues, StateFlags, States
+from bats.arrays import EdgeActions, EdgeValues, StateFlags, States, short_repr
 from bats.config import READ_LOG, Fraction, NonNegative, checked
 from bats.data.dataset import Dataset
 from bats.data.distinct import merge_states, number_rows, row_bits
 from bats.errors import SettingError
+from bats.storage.schema import MAY_BE_NOT_FINITE
 
 LOGGED = 0
 """stitch round of a logged edge; rounds of stitching count from 1"""
@@ -36,6 +37,14 @@ NO_STITCH = -1
 """stitch of a logged edge"""
 PER_EDGE = ("target", "action", "reward", "discount", "stitch_round", "stitch", "planning_error")
 """fields of an MDP with one entry per edge"""
+MAX_STITCHES = 1000
+"""a loaded MDP may have had this many stitches per state and edge: an array is made with an entry for each"""
+WEIGHT_ROUNDING = 1e-8
+"""how far from 1 the sum of the start weights may be"""
+LARGEST_VALUE, LARGEST_PENALTY = 1e300, 1e37
+"""of a state and of a stitch, so that no sum of values overflows, and no penalty in single precision"""
+OF_ONE_KIND = "every action must be finite, or one of `action_count` discrete ones"
+VALUES_FIT = f"values must not exceed {LARGEST_VALUE:g}, nor penalties {LARGEST_PENALTY:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +108,8 @@ class TabularMDP:
     @cached_property
     def penalized_reward(self) -> EdgeValues:
         """Reward less gamma * c * d. The global gamma: an edge's own discount of 0 would make its penalty free."""
+        if self.penalty == 0:  # also of an infinite error
+            return self.reward
         return self.reward - self.gamma * self.penalty * self.planning_error
 
     @cached_property
@@ -142,11 +153,13 @@ class Stitches:
     target: Int[np.ndarray, "C"]
     length: Int[np.ndarray, "C"]
     """number of actions, 1 to K"""
-    action: Float[np.ndarray, "C K A"] | Int[np.ndarray, "C K"]
+    action: Float[np.ndarray, "C K A"] | Int[np.ndarray, "C K"] = field(metadata=MAY_BE_NOT_FINITE)
     state: Float[np.ndarray, "C K-1 D"]
     """imagined states after each action but the last"""
     reward: Float[np.ndarray, "C K"]
     planning_error: Float[np.ndarray, "C"]
+
+    __repr__ = short_repr
 
     def __len__(self) -> int:
         return len(self.source)
@@ -230,27 +243,41 @@ def add_stitches(mdp: TabularMDP, stitches: Stitches, *, stitch_round: int) -> T
 
 
 def mdp_defect(mdp: TabularMDP) -> str | None:
-    """The first rule that an MDP of unknown origin violates; compiled kernels rely on all of them."""
-    states, edges, offsets = len(mdp.states), len(mdp.target), mdp.first_edge
-    signed = offsets.dtype.kind == "i" and offsets.ndim == 1 and len(offsets) == states + 1
+    """The first rule that an MDP of unknown origin violates; compiled kernels rely on all of them.
+
+    Its arrays are already of the annotated types and shapes, and finite (`storage.schema`).
+    """
+    states, edges, offsets, logged = len(mdp.states), len(mdp.target), mdp.first_edge, mdp.stitch_round == LOGGED
+    weight = float(mdp.start_weights.sum(dtype=np.float64))
+    # integers are compared, not subtracted: a difference of small ones can wrap around
     rules = {
-        "`first_edge` must have state_count + 1 signed integers": signed,
-        "edges must be sorted by source": signed
-        and bool(offsets[0] == 0 and offsets[-1] == edges and np.all(np.diff(offsets) >= 0)),
-        "every array of edges must have one entry per edge": all(len(getattr(mdp, name)) == edges for name in PER_EDGE),
+        "edges must be sorted by source": offsets[0] == 0
+        and offsets[-1] == edges
+        and np.all(offsets[1:] >= offsets[:-1]),
         "every edge must lead to an existing state": _are_indices(mdp.target, states),
-        "starts must be existing states, at least one": len(mdp.starts) > 0 and _are_indices(mdp.starts, states),
-        "each start must have a non-negative weight": mdp.start_weights.shape == mdp.starts.shape
-        and _are_nonnegative(mdp.start_weights),
-        "gamma must be strictly between 0 and 1": 0 < mdp.gamma < 1,
-        "every edge must refer to an existing stitch or to none": bool(
-            np.all((mdp.stitch >= NO_STITCH) & (mdp.stitch < mdp.stitch_count))
-        ),
+        "`target` and `stitch` must have at least 32 bits": min(mdp.target.itemsize, mdp.stitch.itemsize) >= 4,
+        "a state must have at least one number": mdp.states.shape[1] > 0,
         "there cannot be more real states than states": 0 <= mdp.real_count <= states,
-        "rewards must be finite, and errors finite and non-negative": bool(np.isfinite(mdp.reward).all())
-        and _are_nonnegative(mdp.planning_error),
-        "discounts must be between 0 and gamma": _are_nonnegative(mdp.discount)
-        and bool(np.all(mdp.discount <= mdp.gamma)),
+        "starts must be existing real states, at least one": len(mdp.starts) > 0
+        and _are_indices(mdp.starts, mdp.real_count),
+        "each start must have a non-negative weight, and these must sum to 1": np.all(mdp.start_weights >= 0)
+        and abs(weight - 1) <= WEIGHT_ROUNDING,
+        "gamma must be strictly between 0 and 1": 0 < mdp.gamma < 1,
+        "the penalty must not be negative": mdp.penalty >= 0,
+        "`action_count` must be positive": mdp.action_count is None or mdp.action_count > 0,
+        OF_ONE_KIND: _are_actions(mdp.action, mdp),
+        "at least one edge must be logged": np.any(logged),
+        "logged edges must belong to no stitch, and all others to an existing one": np.all(
+            np.where(logged, mdp.stitch == NO_STITCH, (mdp.stitch >= 0) & (mdp.stitch < mdp.stitch_count))
+        ),
+        f"there must be 0 to {MAX_STITCHES} stitches per state and edge": 0
+        <= mdp.stitch_count
+        <= MAX_STITCHES * (states + edges),
+        "planning errors must not be negative": np.all(mdp.planning_error >= 0),
+        "discounts must be between 0 and gamma": np.all((mdp.discount >= 0) & (mdp.discount <= mdp.gamma)),
+        # in single precision, gamma could be 1
+        "discounts must be in double precision": mdp.discount.dtype == np.float64,
+        VALUES_FIT: _values_fit(mdp.reward, mdp.planning_error, mdp),
     }
     return next((rule for rule, holds in rules.items() if not holds), None)
 
@@ -265,13 +292,20 @@ def stitches_defect(stitches: Stitches, mdp: TabularMDP) -> str | None:
         stitches.target.shape == stitches.length.shape == stitches.planning_error.shape == (count,),
         stitches.action.shape[2:] == mdp.action.shape[1:],
     )
-    finite = np.isfinite(stitches.reward).all() and np.isfinite(stitches.state).all()
+    if not all(shapes):
+        return "every array must have one entry per stitch and step"
+    used = np.arange(longest) < stitches.length[:, None]
+    finite = all(
+        _fit_into(getattr(stitches, name), old)
+        for name, old in (("reward", mdp.reward), ("state", mdp.states), ("planning_error", mdp.planning_error))
+    )
     rules = {
-        "every array must have one entry per stitch and step": all(shapes),
         "every source must be an existing state": _are_indices(stitches.source, mdp.state_count),
         "every target must be an existing real state": _are_indices(stitches.target, mdp.real_count),
-        f"lengths must be between 1 and {longest}": _are_indices(stitches.length - 1, longest),
-        "rewards, states and errors must be finite": bool(finite) and _are_nonnegative(stitches.planning_error),
+        f"lengths must be between 1 and {longest}": np.all((stitches.length >= 1) & (stitches.length <= longest)),
+        OF_ONE_KIND: _are_actions(stitches.action[used] if mdp.action_count is None else stitches.action, mdp),
+        "rewards, states and errors must be finite": finite and np.all(stitches.planning_error >= 0),
+        VALUES_FIT: _values_fit(stitches.reward, stitches.planning_error, mdp),
     }
     return next((rule for rule, holds in rules.items() if not holds), None)
 
@@ -280,8 +314,22 @@ def _are_indices(indices: np.ndarray, count: int) -> bool:
     return bool(indices.ndim == 1 and indices.dtype.kind in "iu" and np.all((indices >= 0) & (indices < count)))
 
 
-def _are_nonnegative(numbers: np.ndarray) -> bool:
-    return bool(np.isfinite(numbers).all() and np.all(numbers >= 0))
+def _are_actions(actions: np.ndarray, mdp: TabularMDP) -> bool:
+    """Whether actions are of the MDP's kind."""
+    if mdp.action_count is None:
+        return actions.dtype.kind == "f" and _fit_into(actions, mdp.action)
+    return _are_indices(actions.ravel(), mdp.action_count)
+
+
+def _values_fit(reward: np.ndarray, planning_error: np.ndarray, mdp: TabularMDP) -> bool:
+    largest = float(np.abs(reward).max(initial=0.0)), mdp.penalty * float(planning_error.max(initial=1.0))
+    return largest[0] <= LARGEST_VALUE * (1 - mdp.gamma) and largest[1] <= LARGEST_PENALTY
+
+
+def _fit_into(numbers: np.ndarray, others: np.ndarray) -> bool:
+    """Whether numbers are finite, and stay so in the precision of others."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(numbers.astype(others.dtype)).all())
 
 
 def _first_edges(source: Int[np.ndarray, "E"], states: int) -> Int[np.ndarray, "offsets"]:

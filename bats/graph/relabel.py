@@ -37,9 +37,12 @@ def stitch_errors(mdp: TabularMDP) -> Float[np.ndarray, "C"]:
 
 def with_errors(mdp: TabularMDP, error: Float[np.ndarray, "C"], *, penalty: float) -> TabularMDP:
     """The MDP with other planning errors and another penalty; the old ones leave no trace."""
+    if error.shape != (mdp.stitch_count,) or not np.all(error >= 0):
+        raise SettingError(f"`error` must have {mdp.stitch_count} numbers, one per stitch, and none below 0 or NaN.")
     planning_error = np.zeros_like(mdp.planning_error)
     kept = mdp.last_edge >= 0
-    planning_error[mdp.last_edge[kept]] = error[kept]
+    with np.errstate(over="ignore"):  # an error that is too large for single precision becomes infinite
+        planning_error[mdp.last_edge[kept]] = error[kept]
     return replace(mdp, penalty=penalty, planning_error=planning_error)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from bats.arrays import EdgeValues, Indices, StateValues, TabularPolicy
+from bats.arrays import EdgeValues, Indices, StateValues, TabularPolicy, short_repr
 from bats.config import checked
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
@@ -42,6 +42,8 @@ class Solution:
     policy: TabularPolicy
     iterations: int
     """policy evaluations"""
+
+    __repr__ = short_repr
 
     @property
     def start_value(self) -> float:

@@ -31,11 +31,12 @@ from jaxtyping import Array, Float, Int
 
 from bats.arrays import Indices, Numbers, Progress, no_progress, padded_length
 from bats.config import BisimulationConfig
-from bats.errors import DataError, SettingError
+from bats.errors import DataError, SettingError, check_rules
 from bats.metric.policy_steps import PolicySteps, StateSplit
-from bats.networks.inference import forward, mean_and_std
+from bats.networks.inference import forward, input_limit, mean_and_std, single_floats, single_layers
 from bats.networks.mlp import MLP, new_mlp
 from bats.networks.training import Problem, Schedule, new_state, rows_on_device, train
+from bats.storage.schema import build
 from bats.storage.tensors import read_tensors, write_tensors
 from bats.streams import Stream, generator
 
@@ -259,11 +260,22 @@ def load_metric(path: Path | str) -> BisimulationMetric:
     """The metric that was saved; `DataError` if the file is another, damaged or missing."""
     arrays, facts = read_tensors(Path(path), _KIND)
     try:
+        mean, std = (single_floats(name, arrays[name], 1) for name in ("mean", "std"))
+        scale, margin = (single_floats(name, arrays[name], 0) for name in ("scale", "margin"))
         weights, biases = (
             tuple(arrays[f"{kind}.{layer}"] for layer in range(facts["layers"])) for kind in ("weight", "bias")
         )
-        split = StateSplit(seed=int(facts["seed"]), held_out=float(facts["held_out"]))
-        mean, std, scale, margin = (arrays[name] for name in ("mean", "std", "scale", "margin"))
-        return BisimulationMetric(MLP(weights, biases), mean, std, scale, margin, split)
-    except (KeyError, TypeError, ValueError) as error:  # a checksum can be right all the same
-        raise DataError("a complete metric", str(error), file=str(path)) from error
+        layers = single_layers(weights, biases, inputs=len(mean))
+        check_rules(
+            {
+                "`std` must have a positive number for each of `mean`": len(std) == len(mean) and np.all(std > 0),
+                "`scale` and `margin` must be positive": scale > 0 and margin > 0,
+            }
+        )
+        input_limit(layers, scale=float(scale) * float(margin))  # refuses weights that are too large
+        network = MLP(*map(tuple, zip(*layers, strict=True)))
+        return BisimulationMetric(network, mean, std, scale, margin, build(StateSplit, facts, file=str(path)))
+    except KeyError as error:  # a checksum can be right all the same
+        raise DataError("a complete metric", f"no entry {error}", file=str(path)) from error
+    except (TypeError, SettingError) as error:
+        raise DataError("a valid metric", str(error).rstrip("."), file=str(path)) from error

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt64
 
 from bats.arrays import StateValues, TabularPolicy
-from bats.errors import DataError, SettingError
+from bats.errors import DataError, SettingError, check_rules
 from bats.graph.kernels import NO_EDGE, mark_reached
 from bats.graph.mdp import TabularMDP
 from bats.graph.solve import boundary_values, checked_policy
@@ -91,6 +91,14 @@ class StateSplit:
     seed: int
     held_out: float
     """share of the states that is not fitted to: half of it calibrates, half tests"""
+
+    def __post_init__(self) -> None:
+        check_rules(
+            {
+                f"`seed` must be from 0 to 2^64 - 1; got {self.seed}": 0 <= self.seed < 2**64,
+                f"`held_out` must be between 0 and 1; got {self.held_out}": 0 <= self.held_out <= 1,
+            }
+        )
 
     def rows(self, states: Float[np.ndarray, "n D"], part: Part) -> Int[np.ndarray, "k"]:
         """The rows of the states in a part."""

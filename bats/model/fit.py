@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ from bats.model.training import RewardNetworks, split_rows, training_problem, un
 from bats.networks.files import fill_tree, tree_arrays
 from bats.networks.training import TrainingState, new_state, train
 from bats.storage.atomic import refuse_existing
-from bats.storage.json_records import from_plain, to_plain, write_record
+from bats.storage.json_records import read_value, to_plain, write_record
+from bats.storage.schema import build
 from bats.storage.tensors import read_tensors, write_tensors
 
 CHECKPOINT_SECONDS = 600.0
 """training that takes longer saves its state this often"""
+LARGEST_NUMBER = 1e18
+"""in held-out rows: the squares of larger ones do not fit into single precision"""
 _MODEL, _TRAINING = "bats-dynamics", "bats-training"
 
 
@@ -134,16 +138,38 @@ def save_model(model: Model, path: Path) -> None:
 def load_model(path: Path) -> Model:
     """The model saved at `path`, with identical predictions."""
     arrays, facts = read_tensors(path, _MODEL)
-    try:
-        config = from_plain(ModelConfig, facts["config"], file=str(path))
-        held_out = HeldOut(**{field.name: arrays[f"held_out.{field.name}"] for field in fields(HeldOut)})
-        kind = from_plain(Kind, facts["kind"], file=str(path))
-        template = new_dynamics(replace(config, members=config.elites), kind, jax.random.key(0))
-        updates = int(facts["updates"])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DataError("a complete model", f"a missing or invalid entry ({error})", file=str(path)) from error
-    of_dynamics = {name.removeprefix("dynamics"): array for name, array in arrays.items() if name[:8] == "dynamics"}
-    return Model(fill_tree(template, of_dynamics, file=str(path)), held_out, config, updates)
+    file = str(path)
+    config, kind, updates = (
+        read_value(of, facts.get(name), file, name)
+        for name, of in (("config", ModelConfig), ("kind", Kind), ("updates", int))
+    )
+    rows = {name.removeprefix("held_out."): array for name, array in arrays.items() if name.startswith("held_out.")}
+    held_out = build(HeldOut, rows, file=file)
+    if any(np.abs(array).max(initial=0.0) > LARGEST_NUMBER for array in rows.values() if array.dtype.kind == "f"):
+        raise DataError(f"held-out rows of numbers up to {LARGEST_NUMBER:g}", "larger numbers", file=file)
+    dynamics = {name.removeprefix("dynamics"): array for name, array in arrays.items() if name.startswith("dynamics")}
+    _check_sizes(config, kind, held_out, dynamics, file)
+    for name, array in dynamics.items():
+        if name.endswith(".std") and not np.all(array > 0):
+            raise DataError(f"positive numbers in the array {name}", "other numbers", file=file)
+    if not 1 <= updates <= config.updates:
+        raise DataError(f"1 to {config.updates} updates", f"{updates}", file=file)
+    template = new_dynamics(replace(config, members=config.elites), kind, jax.random.key(0))
+    return Model(fill_tree(template, dynamics, file=file), held_out, config, updates)
+
+
+def _check_sizes(config: ModelConfig, kind: Kind, rows: HeldOut, dynamics: Mapping[str, np.ndarray], file: str) -> None:
+    """Refuses sizes that are only claimed, before memory is taken for networks of these sizes."""
+    state_width, action_width = rows.observations.shape[1], rows.actions.shape[1]
+    claimed = (kind.state_width, kind.action_width, kind.action_count or action_width)
+    if claimed != (state_width, action_width, action_width) or rows.observations.size * rows.actions.size == 0:
+        raise DataError("held-out rows of the sizes that the networks take", "none, or of other sizes", file=file)
+    sizes = (state_width + action_width, *config.hidden, 2 * state_width)
+    for layer, shape in enumerate(pairwise(sizes)):
+        weight = dynamics.get(f".networks.delta.weights[{layer}]", np.zeros(0))
+        if weight.shape != (config.elites, *shape):
+            expected = f"weights of shape {(config.elites, *shape)} in layer {layer}"
+            raise DataError(expected, f"weights of shape {weight.shape}", file=file)
 
 
 def _load_checkpoint(path: Path, template: TrainingState, identity: Mapping[str, Any]) -> TrainingState:
@@ -154,4 +180,7 @@ def _load_checkpoint(path: Path, template: TrainingState, identity: Mapping[str,
             raise DataError(
                 f"a checkpoint of training with {name} {value}", f"{facts.get(name)}", file=str(path), hint=hint
             )
-    return fill_tree(template, arrays, file=str(path))
+    state = fill_tree(template, arrays, file=str(path))
+    if not (0 <= int(state.update) <= identity["config"]["updates"] and int(state.stale) >= 0):
+        raise DataError("a number of updates within the settings", f"{int(state.update)}", file=str(path))
+    return state

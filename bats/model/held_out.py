@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from scipy.spatial import cKDTree
 
-from bats.arrays import Metric, in_batches, padded_length, take
+from bats.arrays import Metric, in_batches, padded_length, short_repr, take
 from bats.data.dataset import Dataset
 from bats.model.ensemble import Dynamics, one_hot
 
@@ -38,6 +38,8 @@ class HeldOut:
     predicted_next: Float[np.ndarray, "H D"]
     predicted_reward: Float[np.ndarray, "H"]
     predicted_termination: Float[np.ndarray, "H"]
+
+    __repr__ = short_repr
 
     @cached_property
     def segment(self) -> Int[np.ndarray, "H"]:

@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.spatial import cKDTree
 
-from bats.arrays import Metric
+from bats.arrays import Metric, short_repr
 from bats.config import RolloutConfig
 from bats.data.dataset import Dataset
-from bats.errors import DataError
+from bats.errors import DataError, check_rules
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
 from bats.graph.rollouts import Rollouts, roll_out, undiscounted_return
@@ -53,6 +53,8 @@ class Demonstrations:
     high: Float[np.ndarray, "A"]
     action_count: int | None
 
+    __repr__ = short_repr
+
     def __len__(self) -> int:
         return len(self.states)
 
@@ -74,6 +76,18 @@ class Selection:
     """the threshold is a return"""
     steps: int
     """longest rollout"""
+
+    __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        check_rules(
+            {
+                "there must be at least one rollout": len(self.start) > 0,
+                "states must not have negative numbers": np.all(self.start >= 0),
+                "weights must not be negative": np.all(self.start_weights >= 0),
+                "rollouts must be allowed at least one step": self.steps >= 1,
+            }
+        )
 
     @property
     def measure(self) -> str:

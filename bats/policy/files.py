@@ -80,8 +80,10 @@ def load_policy(path: Path | str) -> Policy:
             support=None if limit is None else Support(arrays["support.sample"], arrays["support.weight"], limit),
             card=facts["card"],
         )
-    except (KeyError, TypeError, SettingError) as error:  # a checksum can be right all the same
-        raise DataError("a complete policy", str(error), file=str(path)) from error
+    except KeyError as error:  # a checksum can be right all the same
+        raise DataError("a complete policy", f"no entry {error}", file=str(path)) from error
+    except (TypeError, SettingError) as error:
+        raise DataError("a valid policy", str(error).rstrip("."), file=str(path)) from error
 
 
 def description(policy: Policy) -> dict[str, object]:

@@ -5,23 +5,26 @@
 
 The standardisation and the action bounds are part of it, so that nothing else is needed to act. With a sample of the
 logged states it also measures how far an observation lies from the log. Needs NumPy alone.
+
+Every answer is an action within the bounds. An observation that is not finite, or so far from the mean that a number in
+the network could overflow, is refused.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bats.errors import SettingError
-from bats.networks.inference import forward, sigmoid
+from bats.errors import SettingError, check_rules
+from bats.networks.inference import LARGEST, Layers, forward, input_limit, sigmoid, single_floats, single_layers
 from bats.policy.support import Support
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from numpy.typing import ArrayLike
 
     Choices = Float[np.ndarray, "*some A"] | Int[np.ndarray, "*some"]
@@ -51,28 +54,60 @@ class Policy:
     """where it comes from, in plain values, for people"""
 
     def __post_init__(self) -> None:
-        outputs = self.action_count or 2 * len(self.low)
-        sizes = [len(self.mean), *(len(bias) for bias in self.biases)]
-        if [weight.shape for weight in self.weights] != list(itertools.pairwise(sizes)) or sizes[-1] != outputs:
-            ends = f"the first must take {len(self.mean)} inputs, the last must give {outputs} outputs"
-            raise SettingError(f"Layer shapes do not match: {ends}, and each output size must be the next input size.")
-        if not (len(self.std) == len(self.mean) and len(self.low) == len(self.high)):
+        for name in ("mean", "std", "low", "high"):
+            object.__setattr__(self, name, single_floats(name, getattr(self, name), 1))
+        count, numbers, actions = self.action_count, len(self.mean), len(self.low)
+        if not (len(self.std) == numbers > 0 and len(self.high) == actions):
             raise SettingError("`mean` and `std` must have the same length, and so must `low` and `high`.")
+        support_fits = isinstance(self.support, Support) and len(self.support.weight) == numbers
+        check_rules(
+            {
+                "`std` must be positive": np.all(self.std > 0),
+                "`low` must not exceed `high`": np.all(self.low <= self.high),
+                f"`low` and `high` must be at most {LARGEST:g} in size": np.all(
+                    np.abs([self.low, self.high]) <= LARGEST
+                ),
+                "`action_count` must be a positive integer or None": count is None
+                or (type(count) is int and count > 0),
+                "`low` and `high` are for continuous actions, `action_count` is for discrete ones": (count is None)
+                == (actions > 0),
+                f"`support` must be of observations of {numbers} numbers": self.support is None or support_fits,
+                "`card` must be a mapping": isinstance(self.card, Mapping),
+            }
+        )
+        layers = single_layers(self.weights, self.biases, inputs=numbers, outputs=count or 2 * actions)
+        for name, arrays in zip(("weights", "biases"), zip(*layers, strict=True), strict=True):
+            object.__setattr__(self, name, arrays)
+        _ = self.input_limit  # refuses weights that are too large
+
+    def __repr__(self) -> str:
+        hidden = ", ".join(str(len(bias)) for bias in self.biases[:-1]) or "none"
+        discrete = f"one of {self.action_count} discrete actions"
+        actions = f"{len(self.low)} continuous actions" if self.action_count is None else discrete
+        support = "no known support" if self.support is None else f"support of {len(self.support.sample):,} states"
+        return f"Policy({len(self.mean)} numbers in, hidden layers: {hidden}, {actions}, {support})"
 
     def predict(
         self, observation: ArrayLike, *, deterministic: bool = True, rng: np.random.Generator | None = None
     ) -> Choices:
         """The action for one observation, or for each row of many, within the bounds.
 
-        It is the mean or the likeliest action, or one sampled with `rng`.
+        It is the mean or the likeliest action, or one sampled with `rng`. `SettingError` where `valid` is false.
         """
         table, many = self._table(observation)
         actions = self._best(table) if deterministic else self._sample(table, rng)
         return actions if many else actions[0, ...]
 
+    def valid(self, observation: ArrayLike) -> Bool[np.ndarray, "*some"]:
+        """Whether an observation gets an answer: its numbers are finite and no more than `input_limit` std off."""
+        table, many = self._table(observation)
+        answered = self._standardised(table)[1]
+        return answered if many else answered[0, ...]
+
     def support_distance(self, observation: ArrayLike) -> Float[np.ndarray, "*some"]:
         """How far from the logged states an observation lies; above 1, farther than 99% of the log: out of support."""
         table, many = self._table(observation)
+        _refuse(~np.isfinite(table).all(axis=1), "Observations must be finite", table)
         distance = self._known_support.distance(table) / self._known_support.limit
         return distance if many else distance[0, ...]
 
@@ -81,15 +116,20 @@ class Policy:
         """The distance from the sample that 99% of the log's states keep, in units of the metric."""
         return self._known_support.limit
 
+    @cached_property
+    def input_limit(self) -> np.float32:
+        """How many std from its mean a number may be; farther off, the network could overflow."""
+        return input_limit(self._layers, scale=float(self._half.max(initial=0.0)))
+
     def distribution(
         self, observations: Float[np.ndarray, "n D"]
     ) -> tuple[Float[np.ndarray, "n A"], Float[np.ndarray, "n A"]]:
         """Mean, not yet clipped, and std of each action dimension."""
         if self.action_count is not None:
             raise SettingError("Discrete actions have no mean; use `probabilities`.")
-        centre, half = (self.high + self.low) / 2, (self.high - self.low) / 2
         mean, raw = np.split(self._outputs(observations), 2, axis=1)
-        return centre + half * mean, half * np.exp(MIN_LOG_STD + (MAX_LOG_STD - MIN_LOG_STD) * sigmoid(raw))
+        std = np.exp(MIN_LOG_STD + (MAX_LOG_STD - MIN_LOG_STD) * sigmoid(raw))
+        return self._centre + self._half * mean, self._half * std
 
     def probabilities(self, observations: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n count"]:
         """The probability of each discrete action."""
@@ -98,6 +138,19 @@ class Policy:
         logits = self._outputs(observations)
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))
         return weight / weight.sum(axis=1, keepdims=True)
+
+    @property
+    def _layers(self) -> Layers:
+        return tuple(zip(self.weights, self.biases, strict=True))
+
+    @property
+    def _centre(self) -> Float[np.ndarray, "A"]:
+        return (self.high + self.low) / 2
+
+    @property
+    def _half(self) -> Float[np.ndarray, "A"]:
+        """half of the range of each action dimension"""
+        return (self.high - self.low) / 2
 
     @property
     def _known_support(self) -> Support:
@@ -121,19 +174,37 @@ class Policy:
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         return np.clip(mean + std * noise, self.low, self.high)
 
-    def _outputs(self, table: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n _"]:
+    def _outputs(self, observations: ArrayLike) -> Float[np.ndarray, "n _"]:
+        table, _ = self._table(observations)
+        standardised, answered = self._standardised(table)
+        _refuse(~answered, f"Observations must be finite and within {self.input_limit:.3g} std of the mean", table)
+        return forward(self._layers, standardised)
+
+    def _standardised(self, table: Float[np.ndarray, "n D"]) -> tuple[Float[np.ndarray, "n D"], Bool[np.ndarray, "n"]]:
+        """The inputs of the network, and which rows it answers."""
         # standardised in the precision they came in: large numbers with small differences keep their digits
-        standardised = ((table - self.mean) / self.std).astype(np.float32)
-        return forward(tuple(zip(self.weights, self.biases, strict=True)), standardised)
+        with np.errstate(over="ignore", invalid="ignore"):
+            inputs = ((table - self.mean) / self.std).astype(np.float32)
+        return inputs, np.all(np.abs(inputs) <= self.input_limit, axis=1)
 
     def _table(self, observation: ArrayLike) -> tuple[Float[np.ndarray, "n D"], bool]:
         """Observations as rows, and whether there were many."""
-        numbers = np.asarray(observation)
+        try:
+            numbers = np.asarray(observation)
+        except ValueError as error:  # rows of different lengths
+            raise SettingError(f"Expected observations of {len(self.mean)} numbers: {error}.") from error
         if numbers.dtype.kind not in "biuf" or numbers.ndim not in (1, 2) or numbers.shape[-1] != len(self.mean):
             size, found = len(self.mean), f"{numbers.dtype} of shape {numbers.shape}"
             expected = f"one observation of {size} numbers or an array of shape (n, {size})"
             raise SettingError(f"Expected {expected}; got {found}.")
-        table = np.atleast_2d(numbers if numbers.dtype == np.float32 else numbers.astype(np.float64))
-        if not np.isfinite(table).all():
-            raise SettingError("Observations must be finite.")
+        with np.errstate(over="ignore"):  # a long double may not fit
+            table = np.atleast_2d(numbers if numbers.dtype == np.float32 else numbers.astype(np.float64))
         return table, numbers.ndim == 2
+
+
+def _refuse(wrong: Bool[np.ndarray, "n"], rule: str, table: Float[np.ndarray, "n D"]) -> None:
+    """Refuses the first wrong row, if any."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        place = f"row {row} is " if len(table) > 1 else ""
+        raise SettingError(f"{rule}; {place}{table[row].tolist()}.")

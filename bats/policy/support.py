@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bats.errors import SettingError
+from bats.networks.inference import LARGEST, single_floats
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -18,6 +19,8 @@ WITHIN = 0.99
 """share of the logged states that are within support"""
 BLOCK = 64
 """observations compared with the sample at once, so that the distances stay in the cache"""
+FARTHEST = 1e150
+"""observations count as no farther than this, so that squares do not overflow"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,19 @@ class Support:
     """of each component of a state in the metric"""
     limit: float
     """distance to the sample that 99% of other logged states keep"""
+
+    def __post_init__(self) -> None:
+        for name, rank in (("sample", 2), ("weight", 1)):
+            object.__setattr__(self, name, single_floats(f"support.{name}", getattr(self, name), rank))
+        if not (len(self.sample) and self.sample.shape[1] == len(self.weight) and np.all(self.weight >= 0)):
+            shapes = f"{self.sample.shape} and {self.weight.shape}"
+            raise SettingError(f"A support needs states, and a weight of at least 0 for each number; got {shapes}.")
+        if type(self.limit) not in (int, float) or not 1 / LARGEST <= self.limit <= LARGEST:
+            sizes = f"a number from {1 / LARGEST:g} to {LARGEST:g}"
+            raise SettingError(f"The limit of a support must be {sizes}; got {self.limit!r:.100}.")
+
+    def __repr__(self) -> str:
+        return f"Support({len(self.sample):,} states of {len(self.weight)} numbers, limit {self.limit:g})"
 
     @classmethod
     def of(cls, states: Float[np.ndarray, "S m"], weight: Float[np.ndarray, "m"], rng: np.random.Generator) -> Support:
@@ -48,7 +64,9 @@ class Support:
 
     def distance(self, observations: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n"]:
         """The distance of each observation to the nearest state of the sample, in units of the metric."""
-        return _nearest(observations * self.weight.astype(np.float64), self.sample)
+        with np.errstate(over="ignore"):
+            points = np.clip(observations * self.weight.astype(np.float64), -FARTHEST, FARTHEST)
+        return _nearest(points, self.sample)
 
 
 def _nearest(

@@ -38,7 +38,7 @@ import sys
 import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -50,7 +50,7 @@ from bats.bounds.certificate import Option
 from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note
-from bats.errors import DataError, OutputError
+from bats.errors import DataError, OutputError, SettingError
 from bats.graph.files import base_path, load_mdp, load_round, round_path, save_mdp, save_round
 from bats.graph.mdp import Stitches, TabularMDP
 from bats.graph.relabel import with_errors
@@ -67,7 +67,8 @@ from bats.runs.manifest import (
 from bats.stitching.records import Attempts, RoundRecord
 from bats.storage.atomic import is_temporary, output_errors, read_text, write_text
 from bats.storage.json_records import flatten, read_json, read_lines, read_record, to_plain, write_lines, write_record
-from bats.storage.tensors import checksum, read_struct, read_tensors, write_struct, write_tensors
+from bats.storage.schema import MAY_BE_NOT_FINITE
+from bats.storage.tensors import checksum, read_struct, write_struct
 
 if sys.platform == "win32":
     import msvcrt
@@ -207,6 +208,13 @@ def setting_differences(own: Config, other: Config, stages: Iterable[str]) -> di
     old, new = (dict(flatten({name: to_plain(config)[name] for name in names})) for config in (own, other))
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return {name: f"its {name} is {old.get(name)}, not {new.get(name)}" for name in differing}
+
+
+@dataclass(frozen=True, eq=False)
+class StitchErrors:
+    """The errors of all stitches by the last learned metric."""
+
+    error: Float[np.ndarray, "C"] = field(metadata=MAY_BE_NOT_FINITE)
 
 
 class RunFolder:
@@ -408,15 +416,15 @@ class RunFolder:
         mdp = load_mdp(self._mdp)
         if not self._errors.exists():
             return mdp
-        error = read_tensors(self._errors, _ERRORS)[0].get("error", np.zeros(0))
-        if error.shape != (mdp.stitch_count,):
-            expected = f"an error for each of {mdp.stitch_count} stitches"
-            raise DataError(expected, f"an array of shape {error.shape}", file=str(self._errors))
-        return with_errors(mdp, error, penalty=mdp.penalty)
+        errors, _ = read_struct(StitchErrors, self._errors, _ERRORS)
+        try:
+            return with_errors(mdp, errors.error, penalty=mdp.penalty)
+        except SettingError as error:
+            raise DataError("the errors of this run's stitches", str(error), file=str(self._errors)) from error
 
     def save_errors(self, error: Float[np.ndarray, "C"]) -> None:
         """Saves the errors of all stitches by the last learned metric."""
-        write_tensors(self._errors, _ERRORS, {"error": error}, {}, overwrite=True)
+        write_struct(self._errors, _ERRORS, StitchErrors(error), overwrite=True)
 
     @property
     def rounds_done(self) -> int:
@@ -435,7 +443,7 @@ class RunFolder:
     def attempts(self) -> list[Attempts]:
         """What each finished round tried."""
         paths = [round_path(self._attempts, number) for number in range(1, self.rounds_done + 1)]
-        return [read_struct(Attempts, path, _ATTEMPTS, one_length=True)[0] for path in paths]
+        return [read_struct(Attempts, path, _ATTEMPTS)[0] for path in paths]
 
     def records(self) -> tuple[RoundRecord, ...]:
         """The records of the finished rounds."""
@@ -466,7 +474,7 @@ class RunFolder:
 
     def selection(self) -> Selection:
         """The policy's rollouts from the starts, and which of them were cloned."""
-        return read_struct(Selection, self._rollouts, _ROLLOUTS, one_length=True, renamed={"cut": "threshold"})[0]
+        return read_struct(Selection, self._rollouts, _ROLLOUTS, renamed={"cut": "threshold"})[0]
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

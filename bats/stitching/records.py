@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bats.arrays import short_repr
+from bats.errors import check_rules
 from bats.graph.rollouts import roll_out, stitched_share
 from bats.graph.solve import Solution
+from bats.storage.schema import MAY_BE_NOT_FINITE
 
 SHARE_STEPS = 300
 """steps of the policy's rollouts from the starts over which the share of stitched ones is counted"""
@@ -41,9 +44,24 @@ class Attempts:
     """actions of the first plan; every number from there up to `length` was tried"""
     distance: Float[np.ndarray, "C"]
     """length of the neighbour edge that the plan had to bridge"""
-    error: Float[np.ndarray, "C"]
+    error: Float[np.ndarray, "C"] = field(metadata=MAY_BE_NOT_FINITE)
     """the plan's end error, including the model's local error"""
     outcome: Int[np.ndarray, "C"]
+
+    __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        check_rules(
+            {
+                "states must not have negative numbers": np.all((self.source >= 0) & (self.target >= 0)),
+                "plans must have at least one action, and no fewer than the first plan": np.all(
+                    (self.first_length >= 1) & (self.length >= self.first_length)
+                ),
+                "distances must not be negative": np.all(self.distance >= 0),
+                "outcomes must be known ones": np.all(np.isin(self.outcome, list(Outcome))),
+                "accepted plans must have finite errors": np.isfinite(self.error[self.accepted]).all(),
+            }
+        )
 
     def __len__(self) -> int:
         return len(self.source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -19,10 +20,13 @@ from safetensors.numpy import save
 
 from bats.errors import DataError
 from bats.storage.atomic import write_atomic
+from bats.storage.schema import build
 
 Struct = TypeVar("Struct")
 VERSION = 1
 """raised when the meaning of a file's content changes"""
+MAX_NESTING = 50
+"""levels of lists and objects within the facts: more could exhaust the stack of whoever handles them"""
 
 
 def write_tensors(
@@ -49,8 +53,14 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
     try:
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    except (SafetensorError, OSError) as error:
-        raise DataError("a complete safetensors file", str(error), file=str(path)) from error
+    except (SafetensorError, OSError, ValueError, AttributeError, TypeError, MemoryError) as error:
+        # also for types that NumPy does not have, too many dimensions, and more than fits into memory
+        raise DataError("a complete safetensors file of NumPy's types", str(error), file=str(path)) from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise DataError("integers, floats or flags", f"{array.dtype}", file=str(path), field=name)
+    if any(max(array.shape, default=0) > path.stat().st_size for array in arrays.values()):  # next to an axis of size 0
+        raise DataError("axes no longer than the file has bytes", "a longer one", file=str(path))
     unsigned = json.dumps({name: fact for name, fact in facts.items() if name != "checksum"}, sort_keys=True)
     if checksum(dict(sorted(arrays.items())), unsigned) != facts["checksum"]:
         raise DataError("content that matches its checksum", "different content (the file is damaged)", file=str(path))
@@ -67,34 +77,43 @@ def write_struct(path: Path, kind: str, struct: object, *, overwrite: bool = Fal
 
 
 def read_struct(
-    struct: type[Struct], path: Path, kind: str, *, one_length: bool = False, renamed: Mapping[str, str] = {}
+    struct: type[Struct], path: Path, kind: str, *, renamed: Mapping[str, str] = {}
 ) -> tuple[Struct, dict[str, Any]]:
-    """The dataclass and the facts of a file; with `one_length`, its arrays must have the same number of rows.
+    """The dataclass and the facts of a file.
 
     `renamed` has the present names of facts that earlier versions of the package wrote under other names.
     """
     arrays, facts = read_tensors(path, kind)
     facts = {renamed.get(name, name): fact for name, fact in facts.items()}
-    names = [field.name for field in fields(struct)]  # type: ignore[arg-type]
-    missing = [name for name in names if name not in arrays and name not in facts]
-    if missing:
-        raise DataError(f"entries for {', '.join(names)}", f"no entry for {', '.join(missing)}", file=str(path))
-    if one_length and len({array.shape[:1] for array in arrays.values()}) > 1:
-        raise DataError("arrays of equal length", "different lengths", file=str(path))
-    return struct(**{name: arrays[name] if name in arrays else facts[name] for name in names}), facts
+    return build(struct, {**facts, **arrays}, file=str(path)), facts
 
 
 def read_facts(path: Path) -> dict[str, Any]:
     """What a file says of itself, before anything else in it is trusted."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {}).get("bats", "{}"))
+        regular = stat.S_ISREG(path.stat().st_mode)
+        if regular:
+            path.open("rb").close()  # safetensors would call a file missing that may not be read
     except FileNotFoundError as error:
         raise DataError("a file saved by this package", "no such file", file=str(path)) from error
-    except (SafetensorError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # no permission; a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError("a file saved by this package", f"one that cannot be read: {reason}", file=str(path)) from error
+    if not regular:  # to read from a pipe could take for ever
+        raise DataError("a file saved by this package", "something that is not a regular file", file=str(path))
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = json.loads((file.metadata() or {}).get("bats", "{}"))
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise DataError("a complete safetensors file", str(error), file=str(path)) from error
     if not isinstance(facts, dict) or "checksum" not in facts:
         raise DataError("a file saved by this package", "another safetensors file", file=str(path))
+    level: list[Any] = [facts]
+    for _ in range(MAX_NESTING):
+        level = [entry for one in level for entry in (one.values() if isinstance(one, dict) else one)]
+        level = [entry for entry in level if isinstance(entry, dict | list)]
+    if level:
+        raise DataError(f"facts of at most {MAX_NESTING} levels", "more levels", file=str(path))
     return facts
 
 

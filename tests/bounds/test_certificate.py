@@ -30,6 +30,7 @@ from bats.graph.solve import first_edges, logged_value, policy_iteration, policy
 from bats.metric.policy_steps import PolicySteps
 from bats.runs.pipeline import fit
 from bats.runs.result import Result, load_result, solve_again
+from tests.crafted import rewrite
 from tests.mdps import mdp_from_edges
 from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
@@ -189,6 +190,32 @@ def test_a_damaged_certificate_is_reported_with_its_file(run_copy: Path) -> None
     (run_copy / "bounds.safetensors").unlink()
     with pytest.raises(DataError, match=r"bounds\.safetensors: .*no such file"):
         load_result(run_copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clone_lower": np.array([np.nan, 1.0, 1.0])}, "'clone_lower': expected finite numbers"),
+        ({"clone_lower": np.array([1e308, 1.0, 1.0])}, r"bounds must not exceed 1e\+300"),
+        ({"clone_lower": np.ones(2)}, r"'clone_lower': expected floats of shape \(W\), found .* where W = 3"),
+        ({"weights": -np.ones(3)}, "weights must not be negative"),
+        ({"weights": np.ones(3)}, "weights must not be negative, and sum to 1"),
+        ({"starts": np.array([0, -1, 2])}, "states must not have negative numbers"),
+        ({"starts": np.zeros(3)}, "'starts': expected integers"),
+        (dict.fromkeys(("graph_lower", "graph_upper", "clone_lower", "clone_upper", "weights"), np.zeros(0)), "W = 3"),
+    ],
+)
+def test_crafted_bounds_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    save_certificate(simple_certificate(1.0, 2.0), tmp_path)
+    rewrite(tmp_path / "bounds.safetensors", change)
+    with pytest.raises(DataError, match=message):
+        load_certificate(tmp_path)
+
+
+def test_bounds_without_a_start_are_refused() -> None:
+    none = np.zeros(0)
+    with pytest.raises(SettingError, match="at least one start"):
+        StartBounds(none.astype(int), none, none, none, none, none)
 
 
 def test_the_bounds_of_a_run_are_in_order_and_within_what_rewards_allow(result: Result) -> None:

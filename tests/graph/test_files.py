@@ -12,6 +12,7 @@ from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError
 from bats.graph.files import load_mdp, load_round, save_mdp, save_round
 from bats.graph.mdp import Stitches, TabularMDP, add_stitches, from_dataset
+from bats.storage.tensors import write_tensors
 from tests.mdps import mdp_from_edges, random_stitches
 
 
@@ -122,3 +123,53 @@ def test_a_file_that_would_mislead_a_kernel_is_refused(tmp_path: Path) -> None:
     save_round(replace(stitches, target=stitches.target + 7), tmp_path / "rounds", stitch_round=1)
     with pytest.raises(DataError, match="every target must be an existing real state"):
         load_mdp(tmp_path / "rounds")
+
+
+FILE_DEFECTS: list[tuple[dict[str, object], str]] = [
+    ({"states": np.array([[0.0], [np.nan]])}, "field 'states': expected finite numbers"),
+    ({"action": np.array([[0.0], [np.inf]])}, "field 'action': expected finite numbers"),
+    ({"action": np.zeros((3, 1))}, r"floats of shape \(E, A\) or integers of shape \(E\), found float64 of shape"),
+    ({"first_edge": np.array([0, 1, 2], dtype=np.uint64)}, r"expected integers of shape \(S\+1\), found uint64"),
+    ({"first_edge": np.array([0, 1])}, r"shape \(2,\) where S = 2"),
+    ({"reward": np.array([0.0, np.inf])}, "field 'reward': expected finite numbers"),
+    ({"reward": np.zeros((2, 2, 2))}, r"expected floats of shape \(E\)"),
+    ({"reward": np.zeros(2, dtype=np.float16)}, "found float16"),
+    ({"penalty": float("nan")}, "field 'penalty': expected finite numbers"),
+    ({"penalty": "0"}, "field 'penalty': expected float, found '0'"),
+    ({"penalty": -1.0}, "the penalty must not be negative"),
+    ({"gamma": True}, "field 'gamma': expected float, found True"),
+    ({"real_count": 2.0}, "field 'real_count': expected int, found 2.0"),
+    ({"real_count": 10**400}, "field 'real_count': expected int, found 1000"),
+    ({"action_count": -1}, "`action_count` must be positive"),
+    ({"stitch_count": None}, "field 'stitch_count': expected int, found None"),
+    ({"starts": 3}, r"field 'starts': expected integers of shape \(W\), found 3"),
+    ({"gamma": np.array(0.9)}, "field 'gamma': expected float, found float64 of shape"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), FILE_DEFECTS, ids=[f"{next(iter(change))}-{i}" for i, (change, _) in enumerate(FILE_DEFECTS)]
+)
+def test_an_mdp_that_is_not_what_its_annotations_say_is_refused(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    """Its checksum is right, as in a file that was made to do harm."""
+    mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
+    entries = {field.name: getattr(mdp, field.name) for field in fields(mdp)} | change
+    arrays = {name: entry for name, entry in entries.items() if isinstance(entry, np.ndarray)}
+    facts = {name: entry for name, entry in entries.items() if name not in arrays}
+    write_tensors(tmp_path / "base.safetensors", "bats-mdp", arrays, facts)
+    with pytest.raises(DataError, match=message):
+        load_mdp(tmp_path)
+
+
+def test_a_round_of_no_stitches_cannot_claim_a_billion_steps(tmp_path: Path) -> None:
+    """An empty array has no bytes, however long its other axes are."""
+    mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
+    save_mdp(mdp, tmp_path)
+    none, long = np.zeros(0, dtype=int), 10**9
+    empty = {"action": (0, long, 1), "state": (0, long - 1, 1), "reward": (0, long), "planning_error": (0,)}
+    arrays = dict.fromkeys(("source", "target", "length"), none) | {name: np.zeros(of) for name, of in empty.items()}
+    write_tensors(tmp_path / "round-0001.safetensors", "bats-stitches", arrays, {})
+    with pytest.raises(DataError, match="axes no longer than the file has bytes"):
+        load_mdp(tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -214,6 +214,10 @@ STITCH_DEFECTS: list[tuple[dict[str, np.ndarray], str]] = [
     ({"length": np.array([0])}, "lengths must be between 1 and 2"),
     ({"reward": np.array([[np.nan, 0.0]])}, "rewards, states and errors must be finite"),
     ({"planning_error": np.array([-1.0])}, "rewards, states and errors must be finite"),
+    ({"planning_error": np.array([1e39])}, "rewards, states and errors must be finite"),  # in single precision
+    ({"reward": np.array([[0.0, 1e302]])}, "values must not exceed"),
+    ({"length": np.array([-128], dtype=np.int8)}, "lengths must be between 1 and 2"),
+    ({"action": np.array([[[0.0], [np.nan]]])}, "every action must be finite"),
     ({"action": np.zeros((1, 2, 3))}, "one entry per stitch and step"),
 ]
 
@@ -233,18 +237,35 @@ def test_defective_stitches_are_refused(change: dict[str, np.ndarray], message: 
 
 MDP_DEFECTS: list[tuple[dict[str, object], str]] = [
     ({"target": np.array([1, 7], dtype=np.int32)}, "every edge must lead to an existing state"),
-    ({"first_edge": np.array([0, 99, 2], dtype=np.int64)}, "edges must be sorted by source"),
-    ({"first_edge": np.array([0, 99, 2], dtype=np.uint64)}, "`first_edge` must have state_count + 1 signed integers"),
-    ({"first_edge": np.array([0, 1], dtype=np.int64)}, "`first_edge` must have state_count + 1 signed integers"),
+    ({"target": np.array([1, 0], dtype=np.int8)}, "`target` and `stitch` must have at least 32 bits"),
+    ({"stitch": np.array([NO_STITCH, NO_STITCH], dtype=np.int16)}, "must have at least 32 bits"),
+    ({"first_edge": np.array([0, 99, 99, 2], dtype=np.int64)}, "edges must be sorted by source"),
+    # -100 - 100 is -200, which is 56 in 8 bits
+    ({"first_edge": np.array([0, 100, -100, 2], dtype=np.int8)}, "edges must be sorted by source"),
+    ({"states": np.zeros((3, 0))}, "a state must have at least one number"),
     ({"real_count": 99}, "there cannot be more real states than states"),
+    ({"real_count": 0}, "starts must be existing real states"),
     ({"discount": np.array([0.9, 1.5])}, "discounts must be between 0 and gamma"),
-    ({"reward": np.array([0.0, np.inf])}, "rewards must be finite"),
-    ({"starts": np.array([5])}, "starts must be existing states"),
+    ({"discount": np.array([0.9, 0.9], dtype=np.float32)}, "discounts must be"),
+    ({"starts": np.array([5])}, "starts must be existing real states"),
+    ({"starts": np.zeros(0, dtype=int), "start_weights": np.zeros(0)}, "starts must be existing real states"),
     ({"start_weights": np.array([-1.0])}, "a non-negative weight"),
+    ({"start_weights": np.array([0.5])}, "these must sum to 1"),
     ({"gamma": 1.0}, "gamma must be strictly between 0 and 1"),
-    ({"stitch": np.array([NO_STITCH, 0], dtype=np.int32)}, "every edge must refer to an existing stitch"),
-    ({"planning_error": np.array([0.0, -1.0], dtype=np.float32)}, "errors finite and non-negative"),
-    ({"action": np.zeros((3, 1))}, "one entry per edge"),
+    ({"penalty": -1.0}, "the penalty must not be negative"),
+    ({"action_count": -1}, "`action_count` must be positive"),
+    ({"action_count": 0}, "`action_count` must be positive"),
+    ({"action_count": 2}, "one of `action_count` discrete ones"),  # the actions are continuous
+    ({"action_count": 2, "action": np.array([0, 2])}, "one of `action_count` discrete ones"),
+    ({"action": np.array([0, 1])}, "every action must be finite"),
+    ({"stitch": np.array([NO_STITCH, 0], dtype=np.int32)}, "logged edges must belong to no stitch"),
+    ({"stitch_round": np.array([0, 1], dtype=np.int16)}, "all others to an existing one"),
+    ({"stitch_count": 10**12}, "stitches per state and edge"),
+    ({"stitch_count": -1}, "stitches per state and edge"),
+    ({"planning_error": np.array([0.0, -1.0], dtype=np.float32)}, "planning errors must not be negative"),
+    ({"penalty": 1e38}, "nor penalties 1e+37"),
+    ({"penalty": 1e20, "planning_error": np.array([0.0, 1e20], np.float32)}, "nor penalties 1e+37"),
+    ({"reward": np.array([0.0, 1e308])}, "values must not exceed 1e+300"),
 ]
 
 
@@ -252,8 +273,6 @@ MDP_DEFECTS: list[tuple[dict[str, object], str]] = [
     ("change", "message"), MDP_DEFECTS, ids=[f"{next(iter(change))}-{i}" for i, (change, _) in enumerate(MDP_DEFECTS)]
 )
 def test_arrays_that_would_mislead_a_kernel_are_found(change: dict[str, object], message: str) -> None:
-    mdp = mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)])
+    mdp = mdp_from_edges(3, [(0, 1, 0.0), (1, 0, 0.0)])
     assert mdp_defect(mdp) is None
-    bad = object.__new__(TabularMDP)  # without the shape checks of these tests, as in a user's program
-    vars(bad).update({field.name: getattr(mdp, field.name) for field in fields(TabularMDP)} | change)
-    assert message in (mdp_defect(bad) or "")
+    assert message in (mdp_defect(replace(mdp, **change)) or "")

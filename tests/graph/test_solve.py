@@ -225,3 +225,12 @@ def test_the_same_seed_gives_the_same_samples() -> None:
     probability = boltzmann_policy(mdp, np.zeros(3), temperature=1.0)
     first, second = (sample_occupancy(mdp, probability, 1000, rng=np.random.default_rng(7)) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_a_solution_is_printed_in_one_line_without_its_numbers() -> None:
+    states = 2000
+    solution = policy_iteration(mdp_from_edges(states, [(state, 0, 0.0) for state in range(states)]))
+    assert repr(solution) == (
+        "Solution(mdp=TabularMDP(2,000 real and 0 imagined states, 2,000 logged and 0 stitched edges, 1 starts, "
+        "gamma 0.9), value=float64[2000], policy=int64[2000], iterations=1)"
+    )

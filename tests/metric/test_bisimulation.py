@@ -29,6 +29,7 @@ from bats.metric.bisimulation import (
 from bats.metric.policy_steps import PolicySteps
 from bats.networks.training import Problem, TrainingState
 from tests.compilations import compilations
+from tests.crafted import rewrite
 from tests.mdps import mdp_from_edges
 from tests.oracles.exact_bisimulation import bisimulation_distances
 
@@ -177,6 +178,41 @@ def test_a_saved_metric_embeds_and_splits_as_before(chain_metric: BisimulationMe
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DataError):
         load_metric(path)
+
+
+METRIC_DEFECTS: list[tuple[dict[str, object], str]] = [
+    ({"mean": np.zeros((1, 1), np.float32)}, "`mean` must be an array of floats with 1 dimensions"),
+    ({"mean": np.array([np.nan])}, "`mean` must have finite numbers"),
+    ({"std": np.zeros(1)}, "`std` must have a positive number"),
+    ({"std": np.ones(2)}, "`std` must have a positive number"),
+    ({"scale": np.array(-1.0)}, "`scale` and `margin` must be positive"),
+    ({"margin": np.array(np.nan)}, "`margin` must have finite numbers"),
+    ({"margin": np.ones(1)}, "`margin` must be an array of floats with 0 dimensions"),
+    ({"weight.0": np.full((1, 32), 1e37)}, "weights up to layer 1 are so large"),
+    ({"weight.0": np.zeros((2, 32))}, "the first must take 1 inputs"),
+    ({"layers": 0}, "At least one layer is needed"),
+    ({"layers": "x"}, "found 'str' object"),
+    ({"layers": 10**9}, "no entry 'weight.3'"),
+    ({"seed": -1}, "`seed` must be from 0"),
+    ({"seed": 1.5}, "'seed': expected int, found 1.5"),
+    ({"held_out": float("nan")}, "'held_out': expected finite numbers"),
+    ({"held_out": 1.5}, "`held_out` must be between 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    METRIC_DEFECTS,
+    ids=[f"{next(iter(change))}-{i}" for i, (change, _) in enumerate(METRIC_DEFECTS)],
+)
+def test_a_crafted_metric_is_refused(
+    chain_metric: BisimulationMetric, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    """Its checksum is right, as in a file that was made to do harm."""
+    save_metric(chain_metric, tmp_path / "metric.safetensors")
+    rewrite(tmp_path / "metric.safetensors", change)
+    with pytest.raises(DataError, match=message):
+        load_metric(tmp_path / "metric.safetensors")
 
 
 def test_continuing_from_another_metric_needs_fewer_updates(chain_metric: BisimulationMetric) -> None:

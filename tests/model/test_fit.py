@@ -26,6 +26,7 @@ from bats.model.training import split_rows, training_problem, untrained
 from bats.networks.files import tree_arrays
 from bats.networks.training import Problem, TrainingState, new_state, train
 from tests.compilations import compilations
+from tests.crafted import entries_of, rewrite
 from tests.model_logs import MATRIX, PUSH, linear_log, wide_log
 
 SMALL = ModelConfig(members=3, elites=2, hidden=(32, 32), batch_size=128, updates=900, evaluate_every=300)
@@ -163,6 +164,51 @@ def test_a_damaged_model_file_is_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
+def crafted_models(arrays: dict[str, np.ndarray], facts: dict[str, dict[str, object]]) -> Iterator[tuple[object, str]]:
+    """Changes to a saved model, and what its reader must say of each."""
+    rows, state_std = arrays["held_out.observations"], "dynamics.states.std"
+    for name, fact in (("config", facts["config"]), ("kind", facts["kind"])):
+        yield {name: None}, f"'{name}': expected an object, found None"
+        yield {name: fact | {"other": 1}}, "found 'other'"
+    yield {"updates": "40"}, "'updates': expected an integer, found '40'"
+    yield {"updates": 10**9}, "1 to 40 updates"
+    yield {"config": facts["config"] | {"hidden": [10**9, 10**9]}}, r"weights of shape \(3, 3, 1000000000\) in layer 0"
+    yield {"config": facts["config"] | {"elites": 5}}, r"weights of shape \(5, 3, 8\) in layer 0"
+    yield {"config": facts["config"] | {"learning_rate": 10**400}}, "'config.learning_rate': expected a number"
+    yield {"kind": facts["kind"] | {"state_width": 10**9}}, "held-out rows of the sizes that the networks take"
+    yield {"kind": facts["kind"] | {"state_width": -2}}, "held-out rows of the sizes that the networks take"
+    yield {"kind": facts["kind"] | {"action_count": 7}}, "held-out rows of the sizes that the networks take"
+    yield {"kind": facts["kind"] | {"terminations": True}}, "an array .networks.termination.weights"
+    yield {"held_out.rewards": np.zeros(3)}, r"'rewards': expected floats of shape \(H\)"
+    yield {"held_out.observations": np.full_like(rows, np.nan)}, "'observations': expected finite numbers"
+    yield {"held_out.predicted_next": np.full(rows.shape, 1e30)}, r"held-out rows of numbers up to 1e\+18"
+    none = {name: array[:0] for name, array in arrays.items() if name.startswith("held_out.")}
+    yield none, "held-out rows of the sizes that the networks take, found none"
+    yield {state_std: 0 * arrays[state_std]}, "positive numbers in the array .states.std"
+    yield {state_std: arrays[state_std].astype(int)}, "float32 of shape .*, found int64"
+    yield {state_std: arrays[state_std][None]}, r"found float32 of shape \(1, 2\)"
+    yield (
+        {"dynamics.networks.linear": np.full_like(arrays["dynamics.networks.linear"], np.nan)},
+        "finite numbers in the",
+    )
+    yield {"dynamics.networks.linear": np.full(arrays["dynamics.networks.linear"].shape, 1e300)}, "finite numbers in"
+    yield {"dynamics.networks.linear": None}, "an array .networks.linear, .*found no such array"
+
+
+def test_a_crafted_model_is_refused(tmp_path: Path) -> None:
+    """Its checksum is right, as in a file that was made to do harm."""
+    path = tmp_path / "model.safetensors"
+    save_model(quick_model(), path)
+    sound = path.read_bytes()
+    _, arrays, facts = entries_of(path)
+    for change, message in crafted_models(arrays, facts):
+        rewrite(path, change)
+        with pytest.raises(DataError, match=message):
+            load_model(path)
+        path.write_bytes(sound)
+    load_model(path)
+
+
 def test_interrupted_training_continues_where_it_was(tmp_path: Path) -> None:
     """Stopped and started again, it ends as if nothing had happened."""
     log, undisturbed = quick_log(), quick_model(1)
@@ -177,6 +223,12 @@ def test_interrupted_training_continues_where_it_was(tmp_path: Path) -> None:
     assert checkpoint.exists()
     with pytest.raises(DataError, match="a checkpoint of training with seed 2"):
         fit_model(log, QUICK, seed=2, checkpoint=checkpoint)
+    sound = checkpoint.read_bytes()
+    for change in ({".update": np.int32(-5)}, {".update": np.int32(41)}, {".stale": np.int32(-1)}):
+        rewrite(checkpoint, {name: np.asarray(number) for name, number in change.items()})
+        with pytest.raises(DataError, match="a number of updates within the settings"):
+            fit_model(log, QUICK, seed=1, checkpoint=checkpoint)
+        checkpoint.write_bytes(sound)
     done: list[int] = []
     resumed = fit_model(
         log, QUICK, seed=1, checkpoint=checkpoint, progress=lambda stage, update, total: done.append(update)

@@ -84,5 +84,11 @@ def test_a_tree_is_filled_with_its_named_arrays_and_nothing_else() -> None:
     name = next(iter(arrays))
     with pytest.raises(DataError, match=r"a file.*found no such array"):
         fill_tree(other, {key: array for key, array in arrays.items() if key != name}, file="a file")
-    with pytest.raises(DataError, match=r"found shape \(1,\)"):
-        fill_tree(other, arrays | {name: np.zeros(1)}, file="a file")
+    for wrong, message in (
+        (np.zeros(1), r"found float64 of shape \(1,\)"),
+        (np.zeros(arrays[name].shape, dtype=int), "found int64 of shape"),
+        (np.full(arrays[name].shape, np.nan), "finite numbers in the array"),
+        (np.full(arrays[name].shape, 1e300), "finite numbers in the array"),  # not in single precision
+    ):
+        with pytest.raises(DataError, match=message):
+            fill_tree(other, arrays | {name: wrong}, file="a file")

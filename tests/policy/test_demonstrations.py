@@ -9,7 +9,7 @@ import pytest
 
 from bats.config import RolloutConfig
 from bats.data.dataset import Dataset
-from bats.errors import DataError
+from bats.errors import DataError, SettingError
 from bats.graph.mdp import TabularMDP, add_stitches
 from bats.graph.solve import Solution, first_edges, policy_iteration, policy_value
 from bats.metric.scaled import ScaledMetric
@@ -152,3 +152,19 @@ def test_rows_of_a_log_are_cloned_as_they_are() -> None:
         log.actions.min(axis=0).tolist(),
         log.actions.max(axis=0).tolist(),
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": np.array([0, -1])}, "states must not have negative numbers"),
+        ({"start_weights": np.array([1.0, -1.0])}, "weights must not be negative"),
+        ({"steps": 0}, "at least one step"),
+    ],
+)
+def test_a_selection_that_cannot_have_been_made_is_refused(change: dict[str, object], message: str) -> None:
+    numbers = np.array([0.5, 0.5])
+    kept = np.array([True, False])
+    selection = Selection(np.array([0, 1]), numbers, numbers, numbers, kept, 0.5, by_return=True, steps=10)
+    with pytest.raises(SettingError, match=message):
+        replace(selection, **change)

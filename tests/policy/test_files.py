@@ -16,6 +16,7 @@ import pytest
 from bats.errors import DataError, OutputError
 from bats.policy.files import load_policy, save_policy
 from bats.storage.tensors import read_tensors, write_tensors
+from tests.crafted import rewrite
 from tests.policy import old_policy
 from tests.policy.policies import observations, some_policy, some_support
 
@@ -166,3 +167,40 @@ def test_a_file_that_is_not_a_complete_policy_is_refused(tmp_path: Path) -> None
     for name in ("incomplete", "other", "missing"):
         with pytest.raises(DataError, match=name):
             load_policy(tmp_path / f"{name}.safetensors")
+
+
+POLICY_DEFECTS: list[tuple[dict[str, object], str]] = [
+    ({"weight.0": np.full((3, 16), np.nan)}, r"expected a valid policy, found `weights\[0\]` must have finite numbers"),
+    ({"bias.1": None}, "expected a complete policy, found no entry 'bias.1'"),
+    ({"mean": np.zeros((3, 1))}, "`mean` must be an array of floats with 1 dimensions"),
+    ({"mean": np.zeros(3, dtype=bool)}, "`mean` must be an array of floats with 1 dimensions; got bool"),
+    ({"std": np.zeros(3)}, "`std` must be positive"),
+    ({"low": np.full(2, 9.0)}, "`low` must not exceed `high`"),
+    ({"high": np.full(2, np.nan)}, "`high` must have finite numbers"),
+    ({"support.sample": np.zeros((5, 2))}, "a weight of at least 0 for each number"),
+    ({"support_limit": float("nan")}, "The limit of a support must be a number"),
+    ({"support_limit": 10**400}, "The limit of a support must be a number"),
+    ({"support_limit": "1"}, "The limit of a support must be a number"),
+    ({"layers": "x"}, "found 'str' object"),
+    ({"layers": -1}, "At least one layer is needed"),
+    ({"layers": 10**9}, "no entry 'weight.3'"),
+    ({"layers": 1}, "the last must give 4 outputs"),
+    ({"action_count": -1}, "`action_count` must be a positive integer"),
+    ({"action_count": 4.0}, "`action_count` must be a positive integer"),
+    ({"action_count": 4}, "`action_count` is for discrete ones"),
+    ({"card": [1, 2]}, "`card` must be a mapping"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    POLICY_DEFECTS,
+    ids=[f"{next(iter(change))}-{i}" for i, (change, _) in enumerate(POLICY_DEFECTS)],
+)
+def test_a_crafted_policy_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """Its checksum is right, as in a file that was made to do harm."""
+    path = tmp_path / "policy.safetensors"
+    save_policy(some_policy(support=some_support()), path)
+    rewrite(path, change)
+    with pytest.raises(DataError, match=message):
+        load_policy(path)

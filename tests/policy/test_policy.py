@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bats.errors import SettingError
 from bats.policy.policy import Policy
-from tests.policy.policies import observations, some_policy
+from bats.policy.support import Support
+from tests.policy.policies import observations, some_policy, some_support
+
+LARGEST_SINGLE = float(np.finfo(np.float32).max)
 
 
 def test_one_linear_layer_answers_as_worked_out_by_hand() -> None:
@@ -100,3 +104,121 @@ def test_sampling_needs_a_generator_and_support_needs_a_sample_of_the_log() -> N
     ):
         with pytest.raises(SettingError, match="its support is not known"):
             call()
+
+
+@pytest.mark.parametrize("action_count", [None, 5])
+@pytest.mark.parametrize("number", [1e300, -1e300, 1.7e308, LARGEST_SINGLE, -LARGEST_SINGLE, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_observation_that_would_overflow_is_refused_with_its_row(
+    action_count: int | None, number: float, dtype: type
+) -> None:
+    policy, rng = some_policy(action_count=action_count), np.random.default_rng(0)
+    many = observations(4, policy).astype(dtype)
+    with np.errstate(over="ignore"):
+        many[2, 0] = number
+    assert policy.valid(many).tolist() == [True, True, False, True]
+    assert not policy.valid(many[2])
+    details = policy.distribution if action_count is None else policy.probabilities
+    calls = (policy.predict, details, lambda rows: policy.predict(rows, deterministic=False, rng=rng))
+    for call in calls:
+        with pytest.raises(SettingError, match=r"must be finite and within .* std of the mean; row 2 is \["):
+            call(many)
+    with pytest.raises(SettingError, match=r"must be finite and within .* std of the mean; \["):
+        policy.predict(many[2])
+
+
+@pytest.mark.parametrize("action_count", [None, 5])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 20.0, 1e6])
+def test_up_to_the_limit_of_the_inputs_nothing_overflows(action_count: int | None, scale: float) -> None:
+    policy, rng = some_policy(action_count=action_count, scale=scale), np.random.default_rng(0)
+    signs = rng.choice([-1.0, 1.0], (1000, 3))
+    farthest = policy.mean + 0.999 * signs * policy.std.astype(np.float64) * policy.input_limit
+    assert policy.valid(farthest).all()
+    assert not policy.valid(1.01 * farthest).any()
+    details = policy.distribution(farthest) if action_count is None else (policy.probabilities(farthest),)
+    assert all(np.isfinite(numbers).all() for numbers in details)
+    for actions in (policy.predict(farthest), policy.predict(farthest, deterministic=False, rng=rng)):
+        if action_count is None:
+            assert np.all((actions >= policy.low) & (actions <= policy.high))
+        else:
+            assert np.all((actions >= 0) & (actions < action_count))
+
+
+def test_rows_of_different_lengths_and_numbers_beyond_double_precision_are_refused() -> None:
+    for odd in ([[1.0, 2.0, 3.0], [1.0]], [10**400, 0, 0], np.full(3, np.finfo(np.longdouble).max)):
+        with pytest.raises(SettingError, match=r"3 numbers|must be finite"):
+            some_policy().predict(odd)
+
+
+def test_an_observation_far_from_the_log_has_a_large_distance_and_one_that_is_not_finite_has_none() -> None:
+    policy = some_policy(support=some_support())
+    near, far, farther = policy.support_distance([[0.0, 0.0, 0.0], [1e30, 0.0, 0.0], [1.7e308, 0.0, -1.7e308]])
+    assert near < 1 < far < farther < np.inf
+    with pytest.raises(SettingError, match="must be finite; row 1"):
+        policy.support_distance([[0.0, 0.0, 0.0], [0.0, np.nan, 0.0]])
+
+
+def first_changed(arrays: tuple[np.ndarray, ...], number: float) -> tuple[np.ndarray, ...]:
+    return (np.full_like(arrays[0], number), *arrays[1:])
+
+
+GOOD = some_policy()
+WRONG: dict[str, dict[str, Any]] = {
+    r"`weights\[0\]` must have finite numbers": {"weights": first_changed(GOOD.weights, np.nan)},
+    r"`biases\[0\]` must have finite numbers": {"biases": first_changed(GOOD.biases, np.inf)},
+    r"weights up to layer 1 are so large": {"weights": first_changed(GOOD.weights, 1e36)},
+    r"`mean` must have finite numbers": {"mean": np.full(3, np.nan)},
+    r"`std` must have finite numbers": {"std": np.full(3, 1e39)},  # in single precision
+    r"`std` must be positive": {"std": np.array([1.0, 0.0, 1.0])},
+    r"`std` must be positive\.": {"std": np.array([1.0, -1.0, 1.0])},
+    r"`low` must have finite numbers": {"low": np.full(2, -np.inf)},
+    r"`low` must not exceed `high`": {"low": np.array([0.0, 6.0])},
+    r"at most 1e\+37 in size": {"high": np.full(2, 3e38)},
+    r"`mean` must be an array of floats with 1 dimensions; got float64 of shape \(3, 1\)": {"mean": np.zeros((3, 1))},
+    r"`mean` must be an array of floats with 1 dimensions; got int64": {"mean": np.zeros(3, dtype=int)},
+    r"`mean` must be an array of floats with 1 dimensions; got list": {"mean": [0.0, 0.0, 0.0]},
+    r"`weights\[0\]` must be an array of floats with 2 dimensions": {"weights": (np.zeros(3), *GOOD.weights[1:])},
+    r"At least one layer is needed": {"weights": (), "biases": ()},
+    r"a bias for each weight; got 3 weights": {"biases": GOOD.biases[:2]},
+    r"`action_count` must be a positive integer or None": {"action_count": -1},
+    r"`action_count` must be a positive integer": {"action_count": 4.0},
+    r"`action_count` must be a positive": {"action_count": True},
+    r"`action_count` is for discrete ones": {"action_count": 4},
+    r"`low` and `high` are for continuous actions": {"low": np.zeros(0), "high": np.zeros(0)},
+    r"`support` must be of observations of 3 numbers": {"support": Support(np.zeros((2, 2)), np.ones(2), 1.0)},
+    r"`card` must be a mapping": {"card": ["log"]},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_policy_that_could_not_act_is_refused(message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        replace(GOOD, **WRONG[message])
+
+
+@pytest.mark.parametrize(
+    ("sample", "weight", "limit"),
+    [
+        (np.zeros((0, 2)), np.ones(2), 1.0),
+        (np.zeros((3, 2)), np.ones(3), 1.0),
+        (np.full((3, 2), np.nan), np.ones(2), 1.0),
+        (np.zeros((3, 2)), np.array([1.0, -1.0]), 1.0),
+        (np.zeros((3, 2)), np.ones(2), 0.0),
+        (np.zeros((3, 2)), np.ones(2), np.nan),
+        (np.zeros((3, 2)), np.ones(2), np.inf),
+        (np.zeros((3, 2)), np.ones(2), "1"),
+        (np.zeros((3, 2)), np.ones(2), 1e-320),
+        (np.zeros((3, 2)), np.ones(2), 10**400),
+    ],
+)
+def test_a_support_that_measures_nothing_is_refused(sample: np.ndarray, weight: np.ndarray, limit: Any) -> None:
+    with pytest.raises(SettingError, match="support"):
+        Support(sample, weight, limit)
+
+
+def test_a_policy_is_printed_in_one_line() -> None:
+    assert repr(some_policy()) == ("Policy(3 numbers in, hidden layers: 16, 8, 2 continuous actions, no known support)")
+    assert repr(some_policy(action_count=5, support=some_support())) == (
+        "Policy(3 numbers in, hidden layers: 16, 8, one of 5 discrete actions, support of 150 states)"
+    )
+    assert repr(some_support()).startswith("Support(150 states of 3 numbers, limit ")

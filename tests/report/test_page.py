@@ -121,7 +121,7 @@ def test_attempts_of_any_error_are_counted_on_their_side_of_the_tolerance() -> N
     error = np.array([0.0, 1e-9, 0.1, 0.3, 0.5, 7.0, 1e9, np.inf, np.nan])
     outcome = np.where(error <= 0.4, Outcome.ACCEPTED, Outcome.TOO_FAR)
     ones = np.ones(len(error), dtype=np.int64)
-    figure = attempts_by_error(Attempts(ones, ones, ones, ones, error, error, outcome), 0.4)
+    figure = attempts_by_error(Attempts(ones, ones, ones, ones, np.ones(len(error)), error, outcome), 0.4)
     accepted, refused = figure.traces
     assert sum(count for x, count in zip(accepted["x"], accepted["y"], strict=True) if x < np.log10(0.4)) == 4
     assert sum(count for x, count in zip(refused["x"], refused["y"], strict=True) if x > np.log10(0.4)) == 5

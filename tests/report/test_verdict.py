@@ -79,6 +79,7 @@ def test_bounds_that_are_all_the_same_can_be_drawn() -> None:
 def test_many_starts_are_thinned(finished_run: Path) -> None:
     certificate = certificate_of(finished_run)
     many = {name: np.resize(array, 5000) for name, array in vars(certificate.at_starts).items()}
+    many["weights"] = many["weights"] / many["weights"].sum()
     figure = bounds_by_start(replace(certificate, at_starts=replace(certificate.at_starts, **many)))
     assert {len(trace["x"]) for trace in figure.traces} == {2000}
     assert figure.caption.endswith("The plot shows 2,000 of 5,000 starts.")

@@ -133,5 +133,5 @@ def test_errors_of_another_graph_are_refused(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.save_base(mdp_from_edges(2, [(0, 1, 0.0), (1, 0, 0.0)]))
     run.save_errors(np.zeros(1))
-    with pytest.raises(DataError, match="an error for each of 0 stitches"):
+    with pytest.raises(DataError, match="must have 0 numbers, one per stitch"):
         run.load_graph()

@@ -102,7 +102,7 @@ def test_a_policy_for_another_reward_says_so_and_is_not_certified(run: RunFolder
 def test_a_policy_of_another_log_is_not_certified_and_the_error_says_what_differs(run: RunFolder) -> None:
     own = load_policy(run.policy)
     weights = (np.zeros((3, 8), dtype=np.float32), *own.weights[1:])
-    wide = replace(own, weights=weights, mean=np.zeros(3), std=np.ones(3))
+    wide = replace(own, weights=weights, mean=np.zeros(3), std=np.ones(3), support=None)
     discrete = replace(own, low=own.low[:0], high=own.high[:0], action_count=4)
     for policy, message in (
         (wide, "its observations have 3 numbers, not 2"),

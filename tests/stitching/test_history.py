@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.arrays import concat
+from bats.errors import SettingError
 from bats.stitching.history import DISTANCE_BINS, NEVER, History
 from bats.stitching.records import Attempts, Outcome
 
@@ -156,3 +157,22 @@ def test_a_round_worked_by_hand() -> None:
     rates = history.success_rate(np.array([0.3, 20.0, 1.5]), np.ones(3, dtype=int))
     assert rates.tolist() == [2 / 3, 1 / 2, 1.0]  # (successes + 1) / (tries + 1)
     assert history.expected_error(0.4) == pytest.approx((0.1 + 0.2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": np.array([-1])}, "states must not have negative numbers"),
+        ({"first_length": np.array([0])}, "plans must have at least one action"),
+        ({"length": np.array([1])}, "no fewer than the first plan"),
+        ({"distance": np.array([-1.0])}, "distances must not be negative"),
+        ({"outcome": np.array([99])}, "outcomes must be known ones"),
+        ({"error": np.array([np.nan])}, "accepted plans must have finite errors"),
+    ],
+)
+def test_attempts_that_cannot_have_been_made_are_refused(change: dict[str, np.ndarray], message: str) -> None:
+    number, length, none = np.array([1]), np.array([2]), np.zeros(1)
+    attempts = Attempts(number, number, length, length, none, none, np.array([Outcome.ACCEPTED]))
+    replace(attempts, error=np.array([np.nan]), outcome=np.array([Outcome.DIVERGES]))
+    with pytest.raises(SettingError, match=message):
+        replace(attempts, **change)

@@ -84,6 +84,12 @@ def test_every_preset_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     assert read_record(Config, tmp_path / "settings.json") == PRESETS[name]
 
 
+def test_an_integer_that_is_too_large_for_a_number_is_refused() -> None:
+    plain = to_plain(Config())
+    with pytest.raises(DataError, match="field 'gamma': expected a number, found 1000"):
+        from_plain(Config, plain | {"gamma": 10**400}, file="settings.json")
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_numbers_that_json_lacks_are_written_as_strings(value: float) -> None:
     written = to_plain(Measurement({}, None, value))
