@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.data.dataset import Dataset
-from bats.errors import DataError
+from bats.errors import DataError, printable
 
 
 def chain(states: list[float]) -> np.ndarray:
@@ -237,3 +237,13 @@ def test_a_fault_is_reported_with_its_field_and_row(fault: dict[str, object], me
 def test_a_log_of_ends_only_has_no_transition_to_offer() -> None:
     with pytest.raises(DataError, match="at least 2 rows with a known next state, found 0"):
         make([0, 1], timeouts=[True, True], timeout_rule="trust")
+
+
+@given(st.text(), st.integers(1, 20))
+def test_a_text_made_printable_stays_as_it_is_when_it_is_written_and_read_again(text: str, limit: int) -> None:
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+    cut = printable(text, limit)
+    assert cut.isprintable()
+    assert len(cut) <= limit + 1
+    assert printable(cut, limit) == cut

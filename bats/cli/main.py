@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from typing import NoReturn
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from bats.cli.output import Terminal
-from bats.errors import BatsError
+from bats.errors import BatsError, printable
 
 COMMANDS = {
     "validate": ("data", "show what is in a log, and the problems and decisions in reading it"),
@@ -62,12 +64,24 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # by default Rich ends the process with code 1
 
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            # names of files and texts from them may be anywhere, and Rich would send their control characters on
+            harmless = segment.control or segment.text.isprintable()
+            shown = segment.text if harmless else "\n".join(map(printable, segment.text.split("\n")))
+            yield segment._replace(text=shown)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))  # it quotes the arguments, which the shell may have made from names of files
+
 
 def command_parser(name: str) -> argparse.ArgumentParser:
     """The parser of one command."""
     module, summary = COMMANDS[name]
     called = f"bats-rl {'data ' if name in DATA else ''}{name}"
-    parser = argparse.ArgumentParser(called, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
+    parser = _Parser(called, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
     getattr(import_module(f"bats.cli.{module}"), f"add_{name}")(parser)
     return parser
 
@@ -77,7 +91,7 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     names = [name for name in COMMANDS if name not in DATA]
     listed = "\n".join(f"  {name:10}{COMMANDS[name][1]}" for name in names)
     listed += "".join(f"\n  data {name:8} {COMMANDS[name][1]}" for name in DATA)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "bats-rl",
         usage="bats-rl COMMAND …",
         description="Best Action Trajectory Stitching: turns a log into a policy with bounds on its value.",
@@ -89,7 +103,7 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     command, rest = parser.parse_args(arguments[:1]).command, _with_negative_values(arguments[1:])
     if command != "data":
         return command, rest
-    data = argparse.ArgumentParser("bats-rl data", description="Create and convert logs.")
+    data = _Parser("bats-rl data", description="Create and convert logs.")
     data.add_argument("command", choices=DATA, help="; ".join(f"{name}: {COMMANDS[name][1]}" for name in DATA))
     return data.parse_args(rest[:1]).command, rest[1:]
 

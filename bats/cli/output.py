@@ -16,6 +16,7 @@ from rich.text import Text
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note, plural
+from bats.errors import printable
 
 PATIENCE = 0.5
 """seconds that a stage may take before it is worth showing"""
@@ -34,7 +35,7 @@ class Terminal:
 
 def print_facts(title: str, facts: dict[str, str], out: Console) -> None:
     """A table of names and values."""
-    table = Table(title=Text(title), title_justify="left", show_header=False)
+    table = Table(title=Text(printable(title)), title_justify="left", show_header=False)
     for name, fact in facts.items():
         table.add_row(name, Text(fact))
     out.print(table)
@@ -60,12 +61,12 @@ def print_notes(dataset: Dataset, out: Console) -> None:
 
 def print_note(note: Note, out: Console) -> None:
     mark, style = MARKS[note.kind]
-    print_line(Text.assemble((f"{mark} {note.kind}: ", style), note.text), out)
+    print_line(Text.assemble((f"{mark} {note.kind}: ", style), printable(note.text)), out)
 
 
 def print_line(line: str | Text, out: Console) -> None:
     # lines that go into a file are not wrapped, so that they can be searched
-    out.print(Text(line) if isinstance(line, str) else line, soft_wrap=not out.is_terminal)
+    out.print(Text(printable(line)) if isinstance(line, str) else line, soft_wrap=not out.is_terminal)
 
 
 @contextmanager

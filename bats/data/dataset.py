@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from bats.arrays import Actions, Observations, RowFlags, RowNumbers
 from bats.data.episodes import EndFlags, Note, TimeoutRule, split_episodes
-from bats.errors import DataError
+from bats.errors import DataError, printable
 
 MAX_NUMBER = 1e30
 """a larger number in a log is a filler or a fault, and its square overflows in single precision"""
@@ -151,12 +151,6 @@ def naming(log: Path | str) -> Iterator[None]:
         if error.file is not None:
             raise
         raise error.within(str(log)) from error.__cause__
-
-
-def printable(text: str, limit: int) -> str:
-    """Text from a file, safe to print on a terminal: control characters become `?`, and it is cut at `limit`."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
-    return shown + ("…" if len(text) > limit else "")
 
 
 def row_numbers(field: str, values: ArrayLike, count: int) -> Int[np.ndarray, "rows"]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from reprlib import Repr
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -24,6 +26,9 @@ Record = TypeVar("Record")
 SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 NAMES: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a string", NoneType: "null"}
 NAMES |= {tuple: "a list", dict: "an object", Callable: "a function"}
+SHORT = Repr()
+"""shows values in messages, however long or deeply nested they are"""
+SHORT.maxstring = SHORT.maxother = 100
 
 
 def write_record(path: Path, record: object, *, overwrite: bool = True) -> None:
@@ -56,8 +61,9 @@ def read_json(path: Path) -> Any:
 def parse_json(text: str, *, file: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise DataError("valid JSON", str(error), file=file) from error
+    except (ValueError, RecursionError) as error:
+        found = str(error) if isinstance(error, ValueError) else "values nested too deeply"
+        raise DataError("valid JSON", found, file=file) from error
 
 
 def flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -103,13 +109,13 @@ def read_value(kind: Any, value: object, file: str, field: str) -> Any:
             return _read_tuple(arguments, value, file, field)
         if origin is Literal and isinstance(value, str) and value in arguments:
             return value
-        if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if choice is float and (isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)):
             return float(value)
         if choice is float and isinstance(value, str) and value in SPECIAL:
             return SPECIAL[value]
         if type(value) is choice or (origin is Callable and callable(value)):
             return value
-    raise DataError(" or ".join(map(_describe, choices)), repr(value), file=file, field=field or None)
+    raise DataError(" or ".join(map(_describe, choices)), SHORT.repr(value), file=file, field=field or None)
 
 
 def _read_dataclass(kind: Any, entries: dict[str, Any], file: str, field: str) -> Any:
@@ -133,7 +139,7 @@ def _read_tuple(kinds: tuple[Any, ...], values: list[Any], file: str, field: str
     if kinds[1:] == (Ellipsis,):
         kinds = kinds[:1] * len(values)
     if len(kinds) != len(values):
-        raise DataError(f"a list of {len(kinds)} entries", repr(values), file=file, field=field)
+        raise DataError(f"a list of {len(kinds)} entries", SHORT.repr(values), file=file, field=field)
     pairs = zip(kinds, values, strict=True)
     return tuple(read_value(kind, entry, file, f"{field}[{index}]") for index, (kind, entry) in enumerate(pairs))
 

@@ -17,9 +17,9 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bats.data.dataset import Dataset, printable, require
+from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note, NoteKind
-from bats.errors import DataError
+from bats.errors import DataError, printable
 
 REQUIRED = ("observations", "actions", "rewards")
 VECTOR_FIELDS = ("observations", "actions", "next_observations")

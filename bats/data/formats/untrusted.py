@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bats.data.dataset import printable, require
-from bats.errors import DataError
+from bats.data.dataset import require
+from bats.errors import DataError, printable
 
 FREE_BYTES = 2**24
 """arrays up to this size in all are accepted whatever the size of the file"""
