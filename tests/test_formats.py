@@ -344,6 +344,23 @@ class TestColumns:
         assert dataset.observation_names == ("observation.state[0]", "observation.state[1]")
         assert dataset.action_names == ("action",)
 
+    @pytest.mark.parametrize("suffix", ["csv", "parquet"])
+    def test_a_table_of_very_many_columns_is_read_in_linear_time(self, tmp_path: Path, suffix: str) -> None:
+        columns = {f"observations_{index}": np.arange(4.0) for index in range(20_000)}
+        columns |= {"actions": np.full(4, 0.5), "rewards": np.arange(4.0)}
+        source = (write_csv if suffix == "csv" else write_parquet)(tmp_path / f"log.{suffix}", columns)
+        code = f"""
+import time, bats
+bats.validate(bats.load_dataset({{"observations": [0.0] * 4, "actions": [0.0] * 4, "rewards": [0.0] * 4}}))
+began = time.perf_counter()
+print(bats.validate(bats.load_dataset({str(source)!r})).facts["observations"], "in", time.perf_counter() - began)
+"""
+        # in a process of its own, where no shapes are checked
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        facts, seconds = ended.stdout.split(" in ")
+        assert facts == "20,000 components (float64)"
+        assert float(seconds) < 5  # it takes one; with a search through all names for each name, ten to twenty
+
 
 class TestEpisodeIds:
     def test_an_id_ends_an_episode_even_where_the_states_go_on(self) -> None:

@@ -12,6 +12,7 @@ stored in other files are refused; and the size that a header declares is checke
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +23,22 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5g, h5l, h5o, h5s, h5t
+from h5py import h5d, h5g, h5l, h5o, h5s, h5t, h5z
 
 from bats.arrays import Arrays, Progress
 from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
 from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, KNOWN, RawLog, check_required, extras
-from bats.data.formats.untrusted import SizeGuard, check_file, clean_flags, guarded, guess_format, library_call
+from bats.data.formats.untrusted import (
+    MAX_COMPRESSION,
+    MemoryBudget,
+    SizeGuard,
+    check_file,
+    clean_flags,
+    guarded,
+    guess_format,
+    library_call,
+)
 from bats.errors import DataError
 from bats.storage.atomic import refuse_existing, write_atomic
 
@@ -38,11 +48,18 @@ BLOCK_BYTES = 2**23
 MAX_NAMES = 1000
 """unused arrays that are looked up, to be listed or counted"""
 MIN_COMPRESSED_ROWS = 100
+COMPRESSION = {h5z.FILTER_DEFLATE: MAX_COMPRESSION, h5z.FILTER_LZF: 100}
+"""filters that are read, and how often at most their output contains their input"""
+SAME_SIZE = (h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
+UNPACKING_COPIES = 3
+"""times that HDF5 has a chunk in memory while it unpacks it; measured"""
+TEXT_BYTES = 100
+"""further memory for each text, as Python has it"""
 
 
-def read_hdf5(path: Path, progress: Progress) -> RawLog:
+def read_hdf5(path: Path, budget: MemoryBudget, progress: Progress) -> RawLog:
     """Reads every field that has a known name; other arrays are listed as unused."""
-    with open_hdf5(path) as (root, guard):
+    with open_hdf5(path, budget) as (root, guard):
         present = member_names(root)
         arrays, notes = {}, []
         for name in present:
@@ -104,9 +121,9 @@ def _read_extras(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
+def open_hdf5(path: Path, budget: MemoryBudget) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
     """The root group of a file, and a guard for the sizes of its arrays."""
-    guard = SizeGuard(check_file(path, HDF5))
+    guard = SizeGuard(check_file(path, HDF5), budget)
     # not decided by the first bytes: HDF5 allows other data before its signature
     require(guarded(HDF5, h5py.is_hdf5, str(path)), HDF5, guess_format(path))
     with library_call(INTACT, hint="It may be damaged or truncated."):
@@ -187,13 +204,14 @@ class StoredArray:
         return clean_flags(values)
 
 
-def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = False) -> StoredArray:
-    """Checks an array before it is read: its type, that its values are in this file, and its size."""
+def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = False, kind: str = "") -> StoredArray:
+    """Checks an array before it is read: its type, that its values are in this file, and the memory it takes."""
     with library_call(INTACT, field=field):
         properties = node.get_create_plist()
         layout = properties.get_layout()
         elsewhere = layout == h5d.VIRTUAL or (layout == h5d.CONTIGUOUS and properties.get_external_count() > 0)
-        chunk_rows = properties.get_chunk()[0] if layout == h5d.CHUNKED else 1
+        chunk = properties.get_chunk() if layout == h5d.CHUNKED else (1,)
+        filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
         shape, dtype, stored_bytes = node.shape, node.dtype, node.get_storage_size()
     require(not elsewhere, "values in this file", "values stored in other files", field=field)
     require(shape is not None, "an array", "an empty placeholder", field=field)
@@ -202,8 +220,47 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
         expected = "texts of a fixed length" if texts else "numbers"
         raise DataError(expected, f"an array of type {dtype}", field=field)
     nbytes = math.prod(shape) * dtype.itemsize
-    guard.admit(field, nbytes, stored_bytes)
-    return StoredArray(node, field, shape, dtype, nbytes, chunk_rows)
+    working = TEXT_BYTES * math.prod(shape) if texts else 0
+    if layout == h5d.CHUNKED:
+        working += _unpacking_bytes(node, field, math.prod(chunk) * dtype.itemsize, stored_bytes, filters, guard)
+    guard.admit(field, shape, dtype, stored_bytes, working=working, kind=kind)
+    return StoredArray(node, field, shape, dtype, nbytes, chunk[0])
+
+
+def _unpacking_bytes(
+    node: h5d.DatasetID, field: str, chunk_bytes: int, stored_bytes: int, filters: list[int], guard: SizeGuard
+) -> int:
+    """The memory that HDF5 takes to unpack the largest chunk of an array, which has nothing to do with its shape."""
+    packers = [one for one in filters if one in COMPRESSION]
+    known = len(packers) <= 1 and all(one in COMPRESSION or one in SAME_SIZE for one in filters)
+    # other filters take the size of a chunk from parameters of their own, and two of them multiply their effects
+    hint = "Write the file again, for example with `h5repack -f GZIP=4`."
+    require(known, "gzip or lzf compression, once", f"the filters {filters}", field=field, hint=hint)
+    least = UNPACKING_COPIES * chunk_bytes
+    if not packers or COMPRESSION[packers[0]] * stored_bytes <= chunk_bytes or least > guard.budget.left:
+        return least
+    chunks: list[Any] = []
+    guarded(INTACT, node.chunk_iter, chunks.append, field=field)
+    largest = max((COMPRESSION[packers[0]] * chunk.size for chunk in chunks), default=0)
+    if packers[0] != h5z.FILTER_DEFLATE or UNPACKING_COPIES * largest <= guard.budget.left:
+        return max(UNPACKING_COPIES * largest, least)
+    # HDF5 unpacks a chunk to its end, even if that is far beyond the size of a chunk: try it without keeping the result
+    skipped = 1 << filters.index(h5z.FILTER_DEFLATE)
+    for chunk in chunks:
+        if not chunk.filter_mask & skipped:
+            _, packed = guarded(INTACT, node.read_direct_chunk, chunk.chunk_offset, field=field)
+            fits = guarded(INTACT, _unpacks_within, packed, chunk_bytes, field=field)
+            require(fits, f"chunks of at most {chunk_bytes:,} bytes", "a chunk that unpacks to more", field=field)
+    return least
+
+
+def _unpacks_within(packed: bytes, limit: int) -> bool:
+    """Whether a deflated stream has at most `limit` bytes."""
+    unpacker, size = zlib.decompressobj(), 0
+    while packed and not unpacker.eof and size <= limit:
+        size += len(unpacker.decompress(packed, BLOCK_BYTES))
+        packed = unpacker.unconsumed_tail
+    return size <= limit
 
 
 def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False) -> None:
