@@ -42,6 +42,21 @@ def test_discrete_actions_are_declared_with_how_many_are_used() -> None:
     assert [column.name for column in validate(data).columns] == ["observation 0"]
 
 
+def test_an_action_index_far_beyond_the_others_is_named_with_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    lines = ["observations,actions,rewards", *(f"{row},{row % 3},0" for row in range(80))]
+    file = tmp_path / "log.csv"
+    for index, code in ((700, 0), (50_000, 2), (10**9, 2)):
+        lines[18] = f"17,{index},0"
+        file.write_text("\n".join(lines))
+        assert main(["validate", str(file), "--quiet"]) == code
+        printed = " ".join(" ".join(capsys.readouterr()).split())
+        refused = f"row 17: expected an action index below 1,000, found {index}"
+        assert (refused if code else "the largest is in row 17") in printed
+
+
 def test_ranges_and_constants() -> None:
     columns = validate(log([(0, 5, 1, 1), (1, 5, 0, 4)])).columns
     assert [(c.name, c.min, c.mean, c.max, c.constant) for c in columns] == [
