@@ -130,8 +130,9 @@ class Dataset:
             chosen = np.flatnonzero(starts(self.observations)) if callable(starts) else starts
             rows = row_numbers("starts", chosen, len(self))
             require(rows.size > 0, "at least one start state", "none", field="starts")
-            shares = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
-            usable = shares.shape == rows.shape and np.isfinite(shares).all() and shares.min() >= 0 and shares.sum() > 0
+            given = np.ones(len(rows)) if weights is None else _column("start_weights", weights)
+            shares = _finite("start_weights", given.astype(np.float64))
+            usable = shares.shape == rows.shape and shares.min() >= 0 and shares.sum() > 0
             require(usable, f"{len(rows)} non-negative weights with a positive sum", f"{shares}", field="start_weights")
         # weights that already sum to 1 keep every bit, so that a log written and read again is the same log
         total = shares.sum()
@@ -160,7 +161,7 @@ def naming(log: Path | str) -> Iterator[None]:
 
 def row_numbers(field: str, values: ArrayLike, count: int) -> Int[np.ndarray, "rows"]:
     """Row numbers of a log of `count` rows, checked; there may be none."""
-    rows = np.asarray(values)
+    rows = _numbers(field, values)
     valid = rows.ndim == 1 and (rows.size == 0 or (rows.dtype.kind in "iu" and 0 <= rows.min() <= rows.max() < count))
     require(valid, f"row numbers from 0 to {count - 1}", f"{rows.dtype} of shape {rows.shape}", field=field)
     return rows.astype(np.int64)
@@ -271,8 +272,9 @@ def _as_float(numbers: np.ndarray) -> np.ndarray:
 
 def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
     # two reductions decide the usual case without a copy; a NaN fails both comparisons
-    if numbers.size and not (numbers.min() >= -MAX_NUMBER and numbers.max() <= MAX_NUMBER):
-        wrong = ~(np.abs(numbers) <= MAX_NUMBER)
+    # they are compared as doubles, because the limit overflows in half precision
+    if numbers.size and not (float(numbers.min()) >= -MAX_NUMBER and float(numbers.max()) <= MAX_NUMBER):
+        wrong = ~(np.abs(numbers.astype(np.float64)) <= MAX_NUMBER)
         _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field)
     return numbers
 
