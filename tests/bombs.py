@@ -53,9 +53,9 @@ def hdf5(path: Path, chunks: tuple[int, int], packed: bytes, deflates: int = 1) 
 
 
 def hdf5_deflated_twice(folder: Path) -> Path:
-    """One chunk of 384 MiB."""
+    """10 kB that are 384 MiB in the end, in a chunk of 960 bytes."""
     packed = zlib.compress(zeros_zipped(3 * 2**27), 9)
-    return hdf5(folder / "twice.hdf5", (2**25, 3), packed, deflates=2)
+    return hdf5(folder / "twice.hdf5", (ROWS, 3), packed, deflates=2)
 
 
 def hdf5_large_chunk(folder: Path) -> Path:
@@ -197,7 +197,7 @@ def minari(folder: Path) -> Path:
 BOMBS: dict[Bomb, str] = {
     hdf5_deflated_twice: "twice.hdf5: field 'observations': expected gzip or lzf compression, once, found the filters [1, 1].",
     hdf5_large_chunk: "chunk.hdf5: field 'observations': {memory}",
-    hdf5_long_stream: "stream.hdf5: field 'observations': expected chunks of at most 960 bytes, found a chunk that unpacks to more.",
+    hdf5_long_stream: "stream.hdf5: field 'observations': expected chunks of 960 bytes, found a longer one.",
     hdf5_claimed_by_a_filter: "filter.hdf5: field 'rewards': expected gzip or lzf compression, once, found the filters [6].",
     npz_of_zeros: "zeros.npz: field 'observations': {memory}",
     npz_long_header: "header.npz: field 'observations': expected an intact npz file, found EOF: reading array header,",

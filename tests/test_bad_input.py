@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -261,7 +262,7 @@ def test_damaged_contents(tmp_path: Path) -> None:
     spoiled[offset + 20] ^= 0xFF
     (tmp_path / "log.hdf5").write_bytes(spoiled)
     message = error_message(tmp_path / "log.hdf5", tmp_path)
-    assert message.startswith("log.hdf5: field 'rewards': expected an intact HDF5 file, found")
+    assert message == "log.hdf5: field 'rewards': expected chunks of 192 bytes, found a damaged one."
 
     np.savez(tmp_path / "log.npz", **log)
     spoiled = bytearray((tmp_path / "log.npz").read_bytes())
@@ -269,6 +270,18 @@ def test_damaged_contents(tmp_path: Path) -> None:
     (tmp_path / "log.npz").write_bytes(spoiled)
     message = error_message(tmp_path / "log.npz", tmp_path)
     assert message == "log.npz: field 'rewards': expected an intact npz file, found Bad CRC-32 for file 'rewards.npy'."
+
+
+CHUNKS: dict[str, tuple[dict[str, Any], bytes, str]] = {
+    "short gzip": ({"compression": "gzip"}, zlib.compress(bytes(10)), "one of 10"),
+    "long gzip": ({"compression": "gzip"}, zlib.compress(bytes(2000)), "a longer one"),
+    "no gzip": ({"compression": "gzip"}, b"nonsense", "a damaged one"),
+    "short lzf": ({"compression": "lzf"}, bytes([9, *range(10), 0x20, 0, 0xE0, 1, 0]), "one of 23"),
+    "long lzf": ({"compression": "lzf"}, bytes([9, *range(10), *[0xE0, 255, 0] * 3]), "a longer one"),
+    "no lzf": ({"compression": "lzf"}, bytes([31, 0, 0]), "a damaged one"),
+    "short shuffle": ({"shuffle": True}, bytes(10), "one of 10"),
+    "short checksum": ({"fletcher32": True}, bytes(3), "a damaged one"),
+}
 
 
 class TestFalseClaims:
@@ -317,6 +330,20 @@ class TestFalseClaims:
         message = error_message(tmp_path / "log.hdf5", tmp_path)
         assert message.startswith("log.hdf5: field 'observations': expected arrays that fit into a file of ")
         assert message.endswith("found a header that declares 1,600,000,000,000 bytes.")
+
+    @pytest.mark.parametrize(("packing", "packed", "found"), CHUNKS.values(), ids=CHUNKS)
+    def test_hdf5_with_a_chunk_of_another_size(
+        self, packing: dict[str, Any], packed: bytes, found: str, tmp_path: Path
+    ) -> None:
+        """HDF5 would read whatever lies in memory behind a chunk that is too short, or crash."""
+        with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["observations"]), "a") as file:
+            node = file.create_dataset("observations", (24, 3), np.float64, chunks=(24, 3), **packing)
+            node.id.write_direct_chunk((0, 0), packed)
+        expected = "expected chunks of 576 bytes"
+        assert (
+            error_message(tmp_path / "log.hdf5", tmp_path)
+            == f"log.hdf5: field 'observations': {expected}, found {found}."
+        )
 
     def test_flags_that_were_never_written_are_false(self, tmp_path: Path) -> None:
         with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["terminations"]), "a") as file:

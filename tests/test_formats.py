@@ -611,3 +611,29 @@ def test_reading_imports_neither_pyarrow_nor_minari(tmp_path: Path) -> None:
     code += "; print({'pyarrow', 'minari'} & {*sys.modules})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("user_block", [0, 512])
+@pytest.mark.parametrize("size", ["chunks", "incompressible"])
+@pytest.mark.parametrize(
+    "packing",
+    [
+        {"compression": "gzip"},
+        {"compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"compression": "lzf"},
+        {"compression": "lzf", "shuffle": True, "fletcher32": True},
+        {"shuffle": True},
+        {"fletcher32": True},
+    ],
+    ids=lambda packing: "+".join(map(str, packing.values())),
+)
+def test_hdf5_with_every_compression_is_read(
+    packing: dict[str, Any], size: str, user_block: int, tmp_path: Path
+) -> None:
+    log = small_log(400)
+    if size == "chunks":
+        log["observations"] = np.round(log["observations"])
+    with h5py.File(tmp_path / "log.hdf5", "w", userblock_size=user_block) as file:
+        for name, values in log.items():
+            file.create_dataset(name, data=values, chunks=(150, *values.shape[1:]), **packing)
+    assert_same(load_dataset(tmp_path / "log.hdf5"), load_dataset(log))

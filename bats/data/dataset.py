@@ -84,7 +84,7 @@ class Dataset:
             # values and lengths first: the search for episodes relies on them
             states, next_states = _states(observations, next_observations)
             choices, choice_count, choice_notes = _actions(actions, discrete, action_count)
-            reward = _finite("rewards", _as_float(_column("rewards", rewards)))
+            reward = _as_float(_finite("rewards", _column("rewards", rewards)))
             ended = np.zeros(len(states), dtype=bool) if terminations is None else _flags("terminations", terminations)
             timed_out = None if timeouts is None else _flags("timeouts", timeouts)
             last = None if episode_ends is None else _flags("episode_ends", episode_ends)
@@ -120,7 +120,7 @@ class Dataset:
     def with_rewards(self, rewards: ArrayLike) -> Dataset:
         """The same log with other rewards, one for each row."""
         with naming(self.name):
-            reward = _finite("rewards", _as_float(_column("rewards", rewards)))
+            reward = _as_float(_finite("rewards", _column("rewards", rewards)))
             _check_lengths(len(self), rewards=reward)
         return replace(self, rewards=reward)
 
@@ -131,7 +131,7 @@ class Dataset:
             rows = row_numbers("starts", chosen, len(self))
             require(rows.size > 0, "at least one start state", "none", field="starts")
             given = np.ones(len(rows)) if weights is None else _column("start_weights", weights)
-            shares = _finite("start_weights", given.astype(np.float64))
+            shares = _finite("start_weights", given).astype(np.float64)
             usable = shares.shape == rows.shape and shares.min() >= 0 and shares.sum() > 0
             require(usable, f"{len(rows)} non-negative weights with a positive sum", f"{shares}", field="start_weights")
         # weights that already sum to 1 keep every bit, so that a log written and read again is the same log
@@ -235,7 +235,7 @@ def _table(field: str, values: ArrayLike) -> Observations:
     table = table[:, None] if table.ndim == 1 else table
     is_table = table.ndim == 2 and table.shape[1] > 0
     require(is_table, "a two-dimensional array (rows, components)", f"shape {table.shape}", field=field)
-    return _finite(field, _as_float(table))
+    return _as_float(_finite(field, table))
 
 
 def _column(field: str, values: ArrayLike, entry: str = "number") -> np.ndarray:
@@ -271,11 +271,14 @@ def _as_float(numbers: np.ndarray) -> np.ndarray:
 
 
 def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
-    # two reductions decide the usual case without a copy; a NaN fails both comparisons
-    # they are compared as doubles, because the limit overflows in half precision
-    if numbers.size and not (float(numbers.min()) >= -MAX_NUMBER and float(numbers.max()) <= MAX_NUMBER):
-        wrong = ~(np.abs(numbers.astype(np.float64)) <= MAX_NUMBER)
-        _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field)
+    """The numbers themselves, checked before they are converted: to convert a NaN may raise a warning."""
+    if numbers.size and numbers.dtype.kind == "f":  # integers are always within the limit
+        # in the type of the numbers, where it must not overflow; a NaN fails every comparison
+        limit = numbers.dtype.type(min(MAX_NUMBER, float(np.finfo(numbers.dtype).max)))
+        # two reductions decide the usual case without a copy
+        if not (numbers.min() >= -limit and numbers.max() <= limit):
+            wrong = ~(np.abs(numbers) <= limit)
+            _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field)
     return numbers
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from bats.arrays import Arrays, Progress
 from bats.data.dataset import require
 from bats.data.formats.fields import ColumnMap, RawLog
-from bats.data.formats.parquet_pages import INTACT, PageSizes, read_page_sizes
+from bats.data.formats.parquet_pages import INTACT, PageSizes, column_sizes
 from bats.data.formats.untrusted import ID_BYTES, MemoryBudget, check_file, guarded, guess_format, library_call
 from bats.errors import BatsError, DataError
 
@@ -44,7 +44,7 @@ def read_parquet(path: Path, columns: ColumnMap | None, budget: MemoryBudget, pr
         columns = (columns or ColumnMap.recognise(header)).checked(header)
         used = {*columns.used()}
         kinds = {name: kind for name, kind in zip(header, types, strict=True) if name in used}
-        sizes = _column_sizes(path, file, kinds)
+    sizes = column_sizes(path, file_bytes, kinds)
     require(rows > 0, "at least 1 row", "none")
     _check_types(kinds, columns)
     _admit(sizes, kinds, columns, rows, file_bytes, budget)
@@ -73,26 +73,6 @@ def _release_memory() -> None:
     import pyarrow
 
     pyarrow.default_memory_pool().release_unused()
-
-
-def _column_sizes(path: Path, file: ParquetFile, kinds: Mapping[str, DataType]) -> Sizes:
-    """What the pages of the used columns declare. A column of lists has parts, whose names begin with its own."""
-    sizes = dict.fromkeys(kinds, PageSizes())
-    with library_call(INTACT):
-        metadata, schema = file.metadata, file.metadata.schema
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    with path.open("rb") as stream:
-        for part in range(metadata.num_columns):
-            words = schema.column(part).path.split(".")
-            names = {".".join(words[:count]) for count in range(1, len(words) + 1)} & kinds.keys()
-            for group in groups if names else ():
-                with library_call(INTACT):
-                    chunk = group.column(part)
-                    first, front = chunk.data_page_offset, chunk.dictionary_page_offset or 0
-                    place = (min(first, front) if front > 0 else first, chunk.total_compressed_size, chunk.num_values)
-                for name in names:
-                    sizes[name] += read_page_sizes(stream, *place)
-    return sizes
 
 
 def _check_types(kinds: Mapping[str, DataType], columns: ColumnMap) -> None:
