@@ -7,9 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MAX_FIELD, MAX_TEXT = 200, 2000
+"""letters of a field's name, and of what was expected or found, in the message of a `DataError`"""
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """One line that no terminal obeys: anything unprintable is escaped, as in `\\x1b`; it is cut at `limit` letters."""
+    shown = text if limit is None else text[: limit + 1]
+    if not shown.isprintable():
+        shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    return shown if limit is None or len(shown) <= limit else f"{shown[:limit]}…"
+
 
 class BatsError(Exception):
     """Base of every error that the package raises on purpose."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # messages quote names and texts of files, which may hold anything
 
 
 class DataError(BatsError):
@@ -30,10 +44,10 @@ class DataError(BatsError):
     ) -> None:
         self.expected, self.found, self.hint = expected, found, hint
         self.file, self.field, self.row = file, field, row
-        where = [] if field is None else [f"field '{field}'"]
+        where = [] if field is None else [f"field '{printable(field, MAX_FIELD)}'"]
         where += [] if row is None else [f"row {row}"]
         place = ": ".join(filter(None, (file, ", ".join(where))))
-        message = f"expected {expected}, found {found}."
+        message = f"expected {printable(expected, MAX_TEXT)}, found {printable(found, MAX_TEXT)}."
         super().__init__(" ".join(filter(None, (f"{place}: {message}" if place else message, hint))))
 
     def within(self, file: str) -> DataError:

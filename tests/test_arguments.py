@@ -62,6 +62,7 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("progress", "on_round"), FUNCTION),
     **dict.fromkeys(("record", "overwrite"), SWITCH),
     "discrete": ("yes", 0, 1, NAN, (True,)),
+    "max_memory": ("1", 0, -1.0, NAN, True, (1.0,)),
     "timeout_rule": ("trusted", "", None, 0, True, ["auto"]),
 }
 """values that an argument of this name must refuse, whatever the function"""

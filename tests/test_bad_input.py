@@ -7,9 +7,12 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import math
 import os
 import shutil
+import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +22,13 @@ import h5py
 import numpy as np
 import pytest
 
-from bats.data.formats.load import ColumnMap, load_dataset, write_minari
-from bats.errors import DataError
+from bats.arrays import no_progress
+from bats.data.formats.load import ColumnMap, _read, load_dataset, write_minari
+from bats.data.formats.untrusted import MemoryBudget
+from bats.errors import DataError, SettingError
+from tests.bombs import BOMBS, npz_of_zeros, parquet_of_long_ids
 from tests.logs import as_columns, assert_same, folder_bytes, small_log, write_arrays, write_csv, write_parquet
+from tests.memory_worker import validate_all
 from tests.users import ordinary_user
 
 
@@ -255,7 +262,7 @@ def test_damaged_contents(tmp_path: Path) -> None:
     spoiled[offset + 20] ^= 0xFF
     (tmp_path / "log.hdf5").write_bytes(spoiled)
     message = error_message(tmp_path / "log.hdf5", tmp_path)
-    assert message.startswith("log.hdf5: field 'rewards': expected an intact HDF5 file, found")
+    assert message == "log.hdf5: field 'rewards': expected chunks of 192 bytes, found a damaged one."
 
     np.savez(tmp_path / "log.npz", **log)
     spoiled = bytearray((tmp_path / "log.npz").read_bytes())
@@ -263,6 +270,18 @@ def test_damaged_contents(tmp_path: Path) -> None:
     (tmp_path / "log.npz").write_bytes(spoiled)
     message = error_message(tmp_path / "log.npz", tmp_path)
     assert message == "log.npz: field 'rewards': expected an intact npz file, found Bad CRC-32 for file 'rewards.npy'."
+
+
+CHUNKS: dict[str, tuple[dict[str, Any], bytes, str]] = {
+    "short gzip": ({"compression": "gzip"}, zlib.compress(bytes(10)), "one of 10"),
+    "long gzip": ({"compression": "gzip"}, zlib.compress(bytes(2000)), "a longer one"),
+    "no gzip": ({"compression": "gzip"}, b"nonsense", "a damaged one"),
+    "short lzf": ({"compression": "lzf"}, bytes([9, *range(10), 0x20, 0, 0xE0, 1, 0]), "one of 23"),
+    "long lzf": ({"compression": "lzf"}, bytes([9, *range(10), *[0xE0, 255, 0] * 3]), "a longer one"),
+    "no lzf": ({"compression": "lzf"}, bytes([31, 0, 0]), "a damaged one"),
+    "short shuffle": ({"shuffle": True}, bytes(10), "one of 10"),
+    "short checksum": ({"fletcher32": True}, bytes(3), "a damaged one"),
+}
 
 
 class TestFalseClaims:
@@ -286,6 +305,16 @@ class TestFalseClaims:
                 archive.writestr("rewards.npy", header.getvalue() + bytes(192))
             assert error_message(tmp_path / "log.npz", tmp_path).endswith(message)
 
+    @pytest.mark.parametrize(
+        "shape", ["(True, 60)", "(0, 10**24)", f"(0, {10**24})", f"({10**24}, 0)", f"({'1,' * 71})"]
+    )
+    def test_npz_with_an_impossible_shape(self, shape: str, tmp_path: Path) -> None:
+        text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}"
+        header = b"\x93NUMPY\x01\x00" + (len(text) + 1).to_bytes(2, "little") + text.encode() + b"\n"
+        with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
+            archive.writestr("observations.npy", header + bytes(480))
+        assert error_message(tmp_path / "log.npz", tmp_path).startswith("log.npz: field 'observations': expected ")
+
     def test_npz_packed_in_an_unusual_way(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "log.npz", "w", zipfile.ZIP_BZIP2) as archive:
             archive.writestr("rewards.npy", bytes(10**6))
@@ -302,10 +331,91 @@ class TestFalseClaims:
         assert message.startswith("log.hdf5: field 'observations': expected arrays that fit into a file of ")
         assert message.endswith("found a header that declares 1,600,000,000,000 bytes.")
 
+    @pytest.mark.parametrize(("packing", "packed", "found"), CHUNKS.values(), ids=CHUNKS)
+    def test_hdf5_with_a_chunk_of_another_size(
+        self, packing: dict[str, Any], packed: bytes, found: str, tmp_path: Path
+    ) -> None:
+        """HDF5 would read whatever lies in memory behind a chunk that is too short, or crash."""
+        with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["observations"]), "a") as file:
+            node = file.create_dataset("observations", (24, 3), np.float64, chunks=(24, 3), **packing)
+            node.id.write_direct_chunk((0, 0), packed)
+        expected = "expected chunks of 576 bytes"
+        assert (
+            error_message(tmp_path / "log.hdf5", tmp_path)
+            == f"log.hdf5: field 'observations': {expected}, found {found}."
+        )
+
     def test_flags_that_were_never_written_are_false(self, tmp_path: Path) -> None:
         with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["terminations"]), "a") as file:
             file.create_dataset("terminals", (24,), bool)
         assert not load_dataset(tmp_path / "log.hdf5").terminations.any()
+
+
+MEMORY = "expected a log that takes at most 300.0 MB of memory to read, found one that takes"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux reports it")
+class TestMemory:
+    """`validate` with a limit of 0.3 GB, in processes of their own: files of at most 2 MB that ask for much more."""
+
+    def test_small_files_that_ask_for_much_memory(self, tmp_path: Path) -> None:
+        calls = validate_all([bomb(tmp_path) for bomb in BOMBS], "--max-memory", "0.3")
+        for message, call in zip(BOMBS.values(), calls, strict=True):
+            assert call.code == 2
+            assert message.format(memory=MEMORY) in call.printed
+            assert call.megabytes < 100, call
+
+    def test_without_the_option_the_limit_is_half_of_what_the_process_may_use(self, tmp_path: Path) -> None:
+        (call,) = validate_all([npz_of_zeros(tmp_path)])
+        assert "expected a log that takes at most 1.5 GB of memory to read" in call.printed
+        assert (call.code, call.megabytes < 100) == (2, True)
+
+    def test_a_long_id_in_every_row_is_in_memory_once(self, tmp_path: Path) -> None:
+        (call,) = validate_all([parquet_of_long_ids(tmp_path)], "--max-memory", "0.3")
+        assert (call.code, call.megabytes < 100) == (0, True)
+
+    def test_the_message_names_what_is_declared_the_limit_and_the_option(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "log.npz", **small_log() | {"observations": np.zeros((24, 10**6), np.int8)})
+        assert error_message(tmp_path / "log.npz", tmp_path, max_memory=0.3) == (
+            "log.npz: field 'observations': expected a log that takes at most 300.0 MB of memory to read, found one that "
+            "takes 2.2 GB, of which 24.0 MB are declared here. If you trust the file, raise the limit: "
+            "--max-memory GIGABYTES (in Python: max_memory=…)."
+        )
+        for limit in (0.0, -1.0, math.nan):
+            with pytest.raises(SettingError, match="`max_memory` must be positive"):
+                load_dataset(tmp_path / "log.npz", max_memory=limit)
+
+    @pytest.mark.slow
+    def test_no_log_takes_more_than_is_counted_for_it(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        rows = 550_000  # a little more than a power of two, which is the worst for tables of hashes
+        wide, narrow = rng.normal(size=(rows // 5, 41)), rng.normal(size=(rows, 2))
+        logs: dict[str, dict[str, np.ndarray]] = {
+            "single": {"observations": wide[:, :40].astype(np.float32), "actions": wide[:, 40:]},
+            "next": {"observations": wide[:-1, :40], "next_observations": wide[1:, :40], "actions": wide[1:, 40:]},
+            "bytes": {"observations": rng.integers(-9, 9, (rows // 5, 40), np.int8), "actions": wide[:, 40:]},
+            "narrow": {"observations": narrow[:, :1].astype(np.float32), "actions": rng.integers(0, 3, rows)},
+            "actions": {"observations": narrow[: rows // 5], "actions": wide},
+        }
+        files = []
+        for name, log in logs.items():
+            log["rewards"] = rng.random(len(log["actions"]))
+            np.savez(tmp_path / f"{name}.npz", **log)
+            with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+                for field, values in log.items():
+                    file.create_dataset(field, data=values, compression="gzip", compression_opts=1)
+            write_parquet(tmp_path / f"{name}.parquet", as_columns(log))
+            files += [tmp_path / f"{name}.{suffix}" for suffix in ("npz", "hdf5", "parquet")]
+        header = ",".join(as_columns({name: logs["single"][name][:1] for name in logs["single"]}))
+        table = np.column_stack([logs["single"][name] for name in logs["single"]])
+        np.savetxt(tmp_path / "log.csv", table, delimiter=",", fmt="%.6g", comments="", header=header)
+        files.append(tmp_path / "log.csv")
+        for file, call in zip(files, validate_all(files, "--max-memory", "2"), strict=True):
+            budget = MemoryBudget(2.0)
+            _read(file, str(file), None, budget, no_progress)
+            counted = (budget.limit - budget.left) / 1e6
+            assert call.code == 0
+            assert 0.3 * counted < call.megabytes < counted, (file.name, call.megabytes, counted)
 
 
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:
@@ -504,13 +614,16 @@ class TestTables:
 
 
 METADATA_FAULTS = {
-    "[1": "expected metadata in JSON, found Expecting ',' delimiter",
+    "[1": "expected valid JSON, found Expecting ',' delimiter",
     "[1]": "expected a JSON object, found a list.",
     '{"action_space": 3}': "field 'action_space': expected a space in JSON, found the JSON object must be str",
     '{"action_space": "{\\"type\\": \\"Discrete\\", \\"n\\": -2}"}': "field 'action_space': expected integers n and start",
     '{"bats": {"version": 1, "unknown_next": [1.5]}}': "field 'bats/unknown_next': expected row numbers",
     '{"bats": {"version": 1, "unknown_next": [], "action_names": [1]}}': "field 'bats/action_names': expected a list of texts",
-    "[" * 100_000: "expected metadata in JSON, found maximum recursion depth exceeded",
+    "[" * 20_000 + "]" * 20_000: "expected valid JSON, found objects or lists that are nested too deeply",
+    json.dumps(
+        {"action_space": "[" * 20_000}
+    ): "field 'action_space': expected a space in JSON, found maximum recursion",
 }
 
 
@@ -525,6 +638,8 @@ class TestMinari:
 
     def test_data_in_another_format(self, data: Path) -> None:
         metadata = json.loads((data / "metadata.json").read_text())
+        (data / "metadata.json").write_text('{"data_format": ' + "[" * 500 + "]" * 500 + "}")
+        assert "field 'data_format': expected data stored as hdf5, found [[[[[[[...]]]]]]]." in self.message(data)
         (data / "metadata.json").write_text(json.dumps(metadata | {"data_format": "arrow"}))
         hint = "Write the data set again with data_format='hdf5'."
         assert (

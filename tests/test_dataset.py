@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.data.dataset import Dataset
-from bats.errors import DataError
+from bats.errors import DataError, printable
 
 
 def chain(states: list[float]) -> np.ndarray:
@@ -173,6 +173,45 @@ def test_integer_actions_are_discrete_unless_said_otherwise() -> None:
         Dataset.from_arrays(states, np.zeros((3, 2), dtype=int), rewards, discrete=True)
 
 
+def discrete_log(actions: np.ndarray, **fields: object) -> Dataset:
+    return Dataset.from_arrays(np.arange(float(len(actions)))[:, None], actions, np.zeros(len(actions)), **fields)
+
+
+@pytest.mark.parametrize("index", [1000, 50_000, 10**9, 2**31 - 1, 2**31, 2**63, 1e29])
+def test_an_action_far_beyond_the_others_is_refused_with_its_row(index: float) -> None:
+    actions = np.arange(80.0) % 3 if index == 1e29 else (np.arange(80) % 3).astype(np.uint64)
+    actions[17] = index
+    with pytest.raises(DataError) as caught:
+        discrete_log(actions, discrete=True)
+    message = f"field 'actions', row 17: expected an action index below 1,000, found {actions[17]}."
+    hint = "The log has only 4 different actions. Number them 0, 1, 2, …, or read them as continuous "
+    assert str(caught.value) == f"arrays: {message} {hint}(--actions continuous, in Python discrete=False)."
+
+
+def test_action_indices_with_gaps_are_kept_and_wide_gaps_are_a_problem() -> None:
+    few = discrete_log(np.array([0, 7, 7, 0, 7]))
+    assert (few.action_count, few.actions.tolist()) == (8, [0, 7, 7, 0])
+    assert [note.kind for note in few.notes if "index" in note.text] == []
+    sparse = discrete_log(np.array([0, 1, 2, 0, 700, 1]))
+    assert sparse.action_count == 701
+    text = "Only 4 of the action indices from 0 to 700 occur; the largest is in row 4. Is it a mistake?"
+    assert next(note.text for note in sparse.notes if note.kind == "problem").startswith(text)
+    # 200 actions may leave out nine of ten indices, 20 actions may not
+    assert discrete_log(np.arange(0, 2000, 10)).action_count == 1991
+    with pytest.raises(DataError, match="row 10: expected an action index below 1,000, found 1000"):
+        discrete_log(np.arange(0, 2000, 100))
+
+
+def test_a_declared_number_of_actions_is_kept_up_to_a_limit() -> None:
+    declared = discrete_log(np.array([0, 5000, 1]), action_count=10_000)
+    assert (declared.action_count, len(declared.notes)) == (10_000, len(discrete_log(np.array([0, 1, 1])).notes))
+    for count in (0, 10_001, 2**31):
+        with pytest.raises(DataError, match="expected a number of discrete actions from 1 to 10,000, found"):
+            discrete_log(np.array([0, 1, 1]), action_count=count)
+    with pytest.raises(DataError, match="row 10000: expected an action index below 10,000, found 10000"):
+        discrete_log(np.arange(12_000))
+
+
 def test_precision_is_kept_and_the_coarser_of_two_wins() -> None:
     single, double = chain([0.1, 0.2, 0.3]).astype(np.float32), chain([0.2, 0.3, 0.4])
     assert Dataset.from_arrays(single, [[0.0]] * 3, [0.0] * 3).observations.dtype == np.float32
@@ -237,3 +276,13 @@ def test_a_fault_is_reported_with_its_field_and_row(fault: dict[str, object], me
 def test_a_log_of_ends_only_has_no_transition_to_offer() -> None:
     with pytest.raises(DataError, match="at least 2 rows with a known next state, found 0"):
         make([0, 1], timeouts=[True, True], timeout_rule="trust")
+
+
+@given(st.text(), st.integers(1, 20))
+def test_a_text_made_printable_stays_as_it_is_when_it_is_written_and_read_again(text: str, limit: int) -> None:
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+    cut = printable(text, limit)
+    assert cut.isprintable()
+    assert len(cut) <= limit + 1
+    assert printable(cut, limit) == cut

@@ -1,36 +1,26 @@
-"""However a file is damaged, a reader either reads it or complains with a `BatsError`; it never crashes or hangs."""
+"""However a file is damaged, a reader either reads it or complains with a `BatsError`; it never crashes or hangs.
+
+`tests/fuzz_campaign.py` tries as many inputs as one has time for.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.fuzz_worker import KINDS
+from tests.fuzz_campaign import attempts
+from tests.fuzz_targets import TARGETS
 
-WORKER = Path(__file__).with_name("fuzz_worker.py")
-SEEDS = 400
-SECONDS = 120
-"""for all seeds of a kind; they take about three"""
+INPUTS = 300
 
 
-def campaign(kind: str, first: int, last: int, folder: Path, *, seconds: float = SECONDS) -> str:
-    """Tries the seeds in a process of their own; returns what went wrong, or nothing."""
-    command = [sys.executable, str(WORKER), str(folder), kind, str(first), str(last)]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired as error:
-        output = (error.stdout or b"").decode()
-        return f"{kind}: still running after {seconds:g} s, at seed {output.split()[-1:]}"
-    if ended.returncode:
-        return f"{kind}: ended with {ended.returncode} at seed {ended.stdout.split()[-1:]}: {ended.stderr[-2000:]}"
-    escaped = [line for line in ended.stdout.splitlines() if line.startswith("ESCAPED")]
-    tried = ended.stdout.count("\n") - len(escaped)
-    return f"{kind}: {escaped[0]}" if escaped else "" if tried == last - first else f"{kind}: only {tried} seeds tried"
+@pytest.mark.parametrize("target", TARGETS)
+def test_damaged_files_are_read_or_refused_and_nothing_else(target: str) -> None:
+    tried = list(attempts(target, 0, INPUTS))
+    assert [attempt for attempt in tried if attempt.is_finding] == []
+    assert len(tried) == INPUTS
+    assert {attempt.outcome for attempt in tried} == {"read", "refused"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_damaged_files_only_ever_raise_our_own_errors(kind: str, tmp_path: Path) -> None:
-    assert campaign(kind, 0, SEEDS, tmp_path) == ""
+def test_a_reader_that_does_not_end_is_found() -> None:
+    """No process starts this fast."""
+    assert [(one.number, one.outcome) for one in attempts("csv", 7, 9, seconds=0.01)] == [(7, "hung"), (8, "hung")]

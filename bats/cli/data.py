@@ -26,6 +26,8 @@ from bats.errors import OutputError, SettingError
 from bats.graph.relabel import RewardFunction, goal_reward
 from bats.storage.atomic import refuse_existing
 
+MAX_RANGES = 1000
+"""components whose ranges are printed"""
 LOG = "a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID"
 OUT = "file to write (.hdf5), or minari:ID"
 QUIET = "\n    --quiet  no progress display\n"
@@ -38,6 +40,7 @@ READING = """
         reads a single integer per row as an index (default: auto)
     --timeouts auto|trust|ignore  which timeouts end an episode: trust means all, ignore means none; auto means all,
         unless the log shows that the states continue after them (default: auto)
+    --max-memory X  gigabytes of memory that reading the log may take; the default is half of this machine's memory
 """
 REWARD = """
     --reward MODULE:FUNCTION  use another reward: a function of three arrays (states, actions, next states); the
@@ -55,6 +58,7 @@ def read_log(file: str, arguments: Namespace, progress: Progress) -> Dataset:
         columns=None if arguments.columns is None else ColumnMap.parse(arguments.columns),
         discrete=None if arguments.actions == "auto" else arguments.actions == "discrete",
         timeout_rule=arguments.timeouts,
+        max_memory=arguments.max_memory,
         progress=progress,
     )
 
@@ -110,10 +114,12 @@ def run_validate(arguments: Namespace, terminal: Terminal) -> int:
 def print_validation(dataset: Dataset, validation: Validation, out: Console) -> None:
     print_facts(dataset.name, validation.facts, out)
     table = Table("component", "min", "mean", "max", title="ranges", title_justify="left")
-    for column in validation.columns:
+    for column in validation.columns[:MAX_RANGES]:
         constant = "  constant" if column.constant else ""
         table.add_row(shown_text(column.name), f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{constant}")
     out.print(table)
+    if (more := len(validation.columns) - MAX_RANGES) > 0:
+        print_line(f"and {more:,} more components; in Python, `bats.validate(log).columns` has all of them", out)
     for note in validation.notes:
         print_note(note, out)
     count = len(validation.problems)

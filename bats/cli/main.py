@@ -88,7 +88,7 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     names = [name for name in COMMANDS if name not in DATA]
     listed = "\n".join(f"  {name:10}{COMMANDS[name][1]}" for name in names)
     listed += "".join(f"\n  data {name:8} {COMMANDS[name][1]}" for name in DATA)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "bats-rl",
         usage="bats-rl COMMAND …",
         description="Best Action Trajectory Stitching: turns a log into a policy with bounds on its value.",
@@ -100,7 +100,7 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     command, rest = parser.parse_args(arguments[:1]).command, _with_negative_values(arguments[1:])
     if command != "data":
         return command, rest
-    data = argparse.ArgumentParser("bats-rl data", description="Create and convert logs.")
+    data = Parser("bats-rl data", description="Create and convert logs.")
     data.add_argument("command", choices=DATA, help="; ".join(f"{name}: {COMMANDS[name][1]}" for name in DATA))
     return data.parse_args(rest[:1]).command, rest[1:]
 

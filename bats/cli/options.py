@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bats.data.dataset import printable
+from bats.errors import printable
 from bats.storage.json_records import shown
 
 
@@ -44,7 +44,7 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith("?") else "."
-        self.exit(2, f"error: {printable(message, len(message))}{end} `{self.prog} --help` lists the options.\n")
+        self.exit(2, f"error: {printable(message)}{end} `{self.prog} --help` lists the options.\n")
 
 
 def parse_options(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:

@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bats.arrays import Progress, no_progress
-from bats.data.dataset import Dataset, printable
+from bats.data.dataset import Dataset
 from bats.data.episodes import Note, plural
+from bats.errors import printable
 from bats.runs.interrupts import stoppable
 
 PATIENCE = 0.5
@@ -40,8 +41,10 @@ class Terminal:
 
 def shown_text(text: str | Text) -> Text:
     """Text without control characters, such as a file's name may have; styles stay where they are."""
-    shown = Text(text) if isinstance(text, str) else text.copy()
-    shown.plain = printable(shown.plain, len(shown.plain))
+    if isinstance(text, str):
+        return Text(printable(text))
+    shown = text.copy()
+    shown.plain = printable(shown.plain)
     return shown
 
 
@@ -78,7 +81,7 @@ def print_notes(dataset: Dataset, out: Console) -> None:
 
 def print_note(note: Note, out: Console) -> None:
     mark, style = MARKS[note.kind]
-    print_line(Text.assemble((f"{mark} {note.kind}: ", style), note.text), out)
+    print_line(Text.assemble((f"{mark} {note.kind}: ", style), printable(note.text)), out)
 
 
 def print_line(line: str | Text, out: Console) -> None:

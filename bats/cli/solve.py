@@ -104,8 +104,9 @@ def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
 
 
 def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
-    if (arguments.columns, arguments.actions, arguments.timeouts) != (None, "auto", "auto"):
-        raise SettingError("--columns, --actions and --timeouts are only for logs; this is a run folder.")
+    reading = (arguments.columns, arguments.actions, arguments.timeouts, arguments.max_memory)
+    if reading != (None, "auto", "auto", None):
+        raise SettingError("--columns, --actions, --timeouts and --max-memory are only for logs; this is a run folder.")
     steps = checked("--steps", Count, STEPS if arguments.steps is None else arguments.steps)
     changes = _read_changes(arguments)
     if arguments.policy is not None:

@@ -10,6 +10,7 @@ from bats.config import READ_LOG, checked
 from bats.data.dataset import Dataset
 from bats.data.distinct import StateIndex, merge_states, number_rows, row_bits
 from bats.data.episodes import Note, plural
+from bats.data.formats.fields import shortened
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def validate(dataset: Dataset) -> Validation:
     elif single:
         notes.append(Note("fact", text))
     if constant := [column.name for column in columns if column.constant]:
-        notes.append(Note("fact", f"Components that are constant in the whole log: {', '.join(constant)}."))
+        notes.append(Note("fact", f"Components that are constant in the whole log: {shortened(constant)}."))
     if float(np.ptp(dataset.rewards)) == 0:
         same = f"Every reward is {dataset.rewards[0]:g}"
         if dataset.terminations.any():
@@ -91,10 +92,9 @@ def _columns(dataset: Dataset) -> tuple[Column, ...]:
         tables.append(("action", dataset.actions, dataset.action_names))
     columns = []
     for kind, table, names in tables:
-        for index, values in enumerate(table.T):
-            name = f"{kind} {index if names is None else names[index]}"
-            mean = float(values.mean(dtype=np.float64))
-            columns.append(Column(name, float(values.min()), mean, float(values.max())))
+        ranges = zip(table.min(axis=0), table.mean(axis=0, dtype=np.float64), table.max(axis=0), strict=True)
+        for index, numbers in enumerate(ranges):
+            columns.append(Column(f"{kind} {index if names is None else names[index]}", *map(float, numbers)))
     return tuple(columns)
 
 

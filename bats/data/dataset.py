@@ -13,10 +13,14 @@ from numpy.typing import ArrayLike
 
 from bats.arrays import Actions, Observations, RowFlags, RowNumbers
 from bats.data.episodes import EndFlags, Note, TimeoutRule, split_episodes
-from bats.errors import DataError
+from bats.errors import DataError, printable
 
 MAX_NUMBER = 1e30
 """a larger number in a log is a filler or a fault, and its square overflows in single precision"""
+MAX_ACTIONS = 10_000
+"""discrete actions; the model has an input for each of them"""
+FEW_ACTIONS, SPARSENESS = 1000, 10
+"""a log's indices may go this far, or this many times further than it has different actions"""
 MAX_NAME = 100
 """letters kept of the name of a component"""
 
@@ -79,8 +83,8 @@ class Dataset:
         with naming(name):
             # values and lengths first: the search for episodes relies on them
             states, next_states = _states(observations, next_observations)
-            choices, choice_count = _actions(actions, discrete, action_count)
-            reward = _finite("rewards", _as_float(_column("rewards", rewards)))
+            choices, choice_count, choice_notes = _actions(actions, discrete, action_count)
+            reward = _as_float(_finite("rewards", _column("rewards", rewards)))
             ended = np.zeros(len(states), dtype=bool) if terminations is None else _flags("terminations", terminations)
             timed_out = None if timeouts is None else _flags("timeouts", timeouts)
             last = None if episode_ends is None else _flags("episode_ends", episode_ends)
@@ -97,7 +101,8 @@ class Dataset:
         starts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
         weights = np.full(len(starts), 1 / len(starts))
         # all in the order of the fields
-        return cls(*arrays, starts, weights, choice_count, name, notes + episodes.notes, state_names, choice_names)
+        all_notes = notes + choice_notes + episodes.notes
+        return cls(*arrays, starts, weights, choice_count, name, all_notes, state_names, choice_names)
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -115,7 +120,7 @@ class Dataset:
     def with_rewards(self, rewards: ArrayLike) -> Dataset:
         """The same log with other rewards, one for each row."""
         with naming(self.name):
-            reward = _finite("rewards", _as_float(_column("rewards", rewards)))
+            reward = _as_float(_finite("rewards", _column("rewards", rewards)))
             _check_lengths(len(self), rewards=reward)
         return replace(self, rewards=reward)
 
@@ -125,8 +130,9 @@ class Dataset:
             chosen = np.flatnonzero(starts(self.observations)) if callable(starts) else starts
             rows = row_numbers("starts", chosen, len(self))
             require(rows.size > 0, "at least one start state", "none", field="starts")
-            shares = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
-            usable = shares.shape == rows.shape and np.isfinite(shares).all() and shares.min() >= 0 and shares.sum() > 0
+            given = np.ones(len(rows)) if weights is None else _column("start_weights", weights)
+            shares = _finite("start_weights", given).astype(np.float64)
+            usable = shares.shape == rows.shape and shares.min() >= 0 and shares.sum() > 0
             require(usable, f"{len(rows)} non-negative weights with a positive sum", f"{shares}", field="start_weights")
         # weights that already sum to 1 keep every bit, so that a log written and read again is the same log
         total = shares.sum()
@@ -153,15 +159,9 @@ def naming(log: Path | str) -> Iterator[None]:
         raise error.within(str(log)) from error.__cause__
 
 
-def printable(text: str, limit: int) -> str:
-    """Text from a file, safe to print on a terminal: control characters become `?`, and it is cut at `limit`."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
-    return shown + ("…" if len(text) > limit else "")
-
-
 def row_numbers(field: str, values: ArrayLike, count: int) -> Int[np.ndarray, "rows"]:
     """Row numbers of a log of `count` rows, checked; there may be none."""
-    rows = np.asarray(values)
+    rows = _numbers(field, values)
     valid = rows.ndim == 1 and (rows.size == 0 or (rows.dtype.kind in "iu" and 0 <= rows.min() <= rows.max() < count))
     require(valid, f"row numbers from 0 to {count - 1}", f"{rows.dtype} of shape {rows.shape}", field=field)
     return rows.astype(np.int64)
@@ -188,25 +188,37 @@ def _states(observations: ArrayLike, next_observations: ArrayLike | None) -> tup
     return states.astype(coarser, copy=False), next_states.astype(coarser, copy=False)
 
 
-def _actions(values: ArrayLike, discrete: bool | None, count: int | None) -> tuple[Actions, int | None]:
-    """Continuous actions as a table, or the indices of discrete ones and their number."""
+def _actions(
+    values: ArrayLike, discrete: bool | None, count: int | None
+) -> tuple[Actions, int | None, tuple[Note, ...]]:
+    """Continuous actions as a table; or the indices of discrete ones, their number, and a note if many do not occur."""
     table = _numbers("actions", values)
     single = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
     if discrete is None:
         discrete = count is not None or (single and table.dtype.kind in "iu")
     if not discrete:
-        return _table("actions", table), None
+        return _table("actions", table), None, ()
     hint = "Encode each combination of discrete actions as one integer."
     require(single, "one discrete action per row", f"shape {table.shape}", field="actions", hint=hint)
-    expected = "a number of discrete actions from 1 to 2^31 - 1"
-    require(count is None or 0 < count < 2**31, expected, f"{count}", field="action_count")
+    expected = f"a number of discrete actions from 1 to {MAX_ACTIONS:,}"
+    require(count is None or 0 < count <= MAX_ACTIONS, expected, f"{count}", field="action_count")
     chosen = _finite("actions", table.reshape(-1))
-    # indices are stored as 32-bit integers
-    limit = 2**31 if count is None else count
-    wrong = (chosen != np.round(chosen)) | (chosen < 0) | (chosen >= limit)
-    _refuse(wrong, "a non-negative integer" + ("" if count is None else f" below {count}"), chosen, "actions")
+    # a file may say how many actions there are; otherwise the indices must not leave out too many
+    distinct = len(np.unique(chosen)) if count is None else count
+    limit = min(max(FEW_ACTIONS, SPARSENESS * distinct), MAX_ACTIONS) if count is None else count
+    _refuse((chosen != np.round(chosen)) | (chosen < 0), "a non-negative integer", chosen, "actions")
+    hint = f"The log has only {distinct:,} different actions. Number them 0, 1, 2, …, or read them as continuous "
+    hint = f"{hint}(--actions continuous, in Python discrete=False)." if count is None else ""
+    _refuse(chosen >= limit, f"an action index below {limit:,}", chosen, "actions", hint)
     indices = chosen.astype(np.int32)
-    return indices, int(indices.max(initial=-1)) + 1 if count is None else count
+    if count is not None:
+        return indices, count, ()
+    count = int(indices.max(initial=-1)) + 1
+    if count <= SPARSENESS * distinct:
+        return indices, count, ()
+    text = f"Only {distinct:,} of the action indices from 0 to {count - 1:,} occur; the largest is in row "
+    text += f"{int(indices.argmax())}. Is it a mistake? Every index up to it is treated as an action."
+    return indices, count, (Note("problem", text),)
 
 
 def _names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
@@ -223,7 +235,7 @@ def _table(field: str, values: ArrayLike) -> Observations:
     table = table[:, None] if table.ndim == 1 else table
     is_table = table.ndim == 2 and table.shape[1] > 0
     require(is_table, "a two-dimensional array (rows, components)", f"shape {table.shape}", field=field)
-    return _finite(field, _as_float(table))
+    return _as_float(_finite(field, table))
 
 
 def _column(field: str, values: ArrayLike, entry: str = "number") -> np.ndarray:
@@ -259,16 +271,20 @@ def _as_float(numbers: np.ndarray) -> np.ndarray:
 
 
 def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
-    # two reductions decide the usual case without a copy; a NaN fails both comparisons
-    if numbers.size and not (numbers.min() >= -MAX_NUMBER and numbers.max() <= MAX_NUMBER):
-        wrong = ~(np.abs(numbers) <= MAX_NUMBER)
-        _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field)
+    """The numbers themselves, checked before they are converted: to convert a NaN may raise a warning."""
+    if numbers.size and numbers.dtype.kind == "f":  # integers are always within the limit
+        # in the type of the numbers, where it must not overflow; a NaN fails every comparison
+        limit = numbers.dtype.type(min(MAX_NUMBER, float(np.finfo(numbers.dtype).max)))
+        # two reductions decide the usual case without a copy
+        if not (numbers.min() >= -limit and numbers.max() <= limit):
+            wrong = ~(np.abs(numbers) <= limit)
+            _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field)
     return numbers
 
 
-def _refuse(wrong: np.ndarray, expected: str, numbers: np.ndarray, field: str) -> None:
+def _refuse(wrong: np.ndarray, expected: str, numbers: np.ndarray, field: str, hint: str = "") -> None:
     """Raises a `DataError` about the first of the numbers that is wrong, if there is one."""
     if wrong.any():
         row, *columns = np.argwhere(wrong)[0].tolist()
         place = f" in column {columns[0]}" if columns and numbers.shape[1] > 1 else ""
-        raise DataError(expected, f"{numbers[row, *columns]}{place}", field=field, row=row)
+        raise DataError(expected, f"{numbers[row, *columns]}{place}", field=field, row=row, hint=hint)

@@ -171,7 +171,8 @@ def _classify_steps(observations: Observations, unflagged: StepFlags) -> tuple[S
     """
     delta = np.diff(observations, axis=0)
     scale = np.sqrt(np.einsum("nd,nd->d", delta, delta, dtype=np.float64) / max(len(delta), 1))
-    delta = delta[:, scale > 0] / scale[scale > 0].astype(delta.dtype)
+    moving = scale >= np.finfo(delta.dtype).tiny  # a smaller one may be 0 when it is rounded
+    delta = delta[:, moving] / scale[moving].astype(delta.dtype)
     if not delta.size:
         return np.ones(len(unflagged), dtype=bool), np.zeros(len(unflagged), dtype=bool)
     length = np.sqrt(np.einsum("nd,nd->n", delta, delta))

@@ -48,6 +48,19 @@ def test_validate_shows_the_decisions_that_were_made_before_the_log_was_written(
     assert "decision: In the original log: The log has no next states" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("target", ["log.hdf5", "minari:chain-v0"])
+def test_validate_shows_the_decisions_that_collecting_announced(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert main(["data", "collect", "chain", "--rows", "500", "--out", target]) == 0
+    assert "1 decision made while reading the log; `bats-rl validate` shows them" in capsys.readouterr().out
+    assert main(["validate", target]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("decision: ") == 1
+    assert "decision: In the original log: 2 timeouts: each ends an episode." in printed
+
+
 def test_convert_writes_an_equal_log(grid: Path) -> None:
     assert main(["data", "convert", str(grid), "copy.h5"]) == 0
     assert_same(load_dataset(grid), load_dataset("copy.h5"))

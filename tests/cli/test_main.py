@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_an_unknown_command_ends_with_exit_code_2_and_the_usage(
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert "usage: bats-rl" in capsys.readouterr().err
+    assert "--help` lists the options" in capsys.readouterr().err
 
 
 def test_an_unknown_or_abbreviated_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +115,7 @@ def test_names_of_files_do_not_control_the_terminal(name: str, capfdbinary: pyte
     printed = capfdbinary.readouterr()
     for text in (printed.out.decode(), printed.err.decode()):  # valid UTF-8 too
         assert all(letter.isprintable() for line in text.split("\n") for letter in line)
-        assert "?" in text
+        assert "\\" in text  # escaped
 
 
 def test_output_into_a_closed_pipe_is_no_error() -> None:
@@ -145,3 +146,42 @@ def test_a_bad_log_leaves_nothing_behind_whatever_the_command(bad: str, capsys: 
         assert main(command) == 2
         assert bad in error_text(capsys)
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
+
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+"""what a terminal may obey; the command itself prints nothing of it but line breaks"""
+
+
+def test_control_characters_in_the_name_of_a_file_are_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "clear\x1b[2J\x07\nproblems: 0.csv"
+    shown = r"clear\x1b[2J\x07\nproblems: 0"
+    assert main(["validate", name]) == 2
+    assert f"error: {shown}.csv: expected a CSV file, found no such file." in error_text(capsys)
+    Path(name).write_text("observations,actions,rewards\n0,0.5,0\n1,0.5,1\n2,0.5,0\n")
+    for arguments in (["validate", name], ["data", "convert", name, f"{name}.hdf5"]):
+        assert main(arguments) == 0
+        printed = capsys.readouterr().out
+        assert shown in printed
+        assert CONTROL.search(printed) is None
+    assert main(["data", "convert", name, f"{name}.hdf5"]) == 2  # it exists by now
+    assert f"error: {shown}.csv.hdf5 exists already" in error_text(capsys)
+    with pytest.raises(SystemExit):
+        main(["validate", name, f"{name}.hdf5"])  # as a pattern of the shell may have it
+    assert f"unrecognized arguments: {shown}.csv.hdf5" in error_text(capsys)
+
+
+def test_a_name_that_is_not_unicode_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", os.fsdecode(b"caf\xe9.csv")]) == 2
+    assert r"error: caf\udce9.csv: expected a CSV file" in error_text(capsys)
+
+
+def test_control_characters_in_the_names_inside_a_file_are_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("log.csv").write_text("a\x1b[2J,b,c\x9b1m\n1,2,3\n2,3,4\n3,4,5\n")
+    assert main(["validate", "log.csv", "--columns", "observations=a\x1b[2J actions=b rewards=x"]) == 2
+    printed = capsys.readouterr().err
+    assert r"found only 'a\x1b[2J', 'b', 'c\x9b1m'" in " ".join(printed.split())
+    assert CONTROL.search(printed) is None
+    assert main(["validate", "log.csv", "--columns", "observations=a\x1b[2J actions=b rewards=c\x9b1m"]) == 0
+    printed = capsys.readouterr().out
+    assert r"observation a\x1b[2J" in printed
+    assert CONTROL.search(printed) is None

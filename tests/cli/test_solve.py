@@ -155,7 +155,7 @@ def test_what_does_not_suit_a_log_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--actions", "discrete"], "--columns, --actions and --timeouts are only for logs"),
+        (["--actions", "discrete"], "--columns, --actions, --timeouts and --max-memory are only for logs"),
         (["--goal", "1,2"], "--goal and --radius must be given together"),
         (["--radius", "1"], "--goal and --radius must be given together"),
         (["--goal", "1,2,3", "--radius", "1"], "A state has 2 components, but the goal has 3"),

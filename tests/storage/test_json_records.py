@@ -179,6 +179,21 @@ def test_a_file_is_not_read_to_its_end_if_it_is_too_long() -> None:
         read_json(Path("/dev/zero"))
 
 
+@pytest.mark.parametrize("depth", [20_000, *range(900, 1000, 5)])
+def test_a_text_nested_too_deeply_is_refused(depth: int) -> None:
+    with pytest.raises(DataError, match=r"^records: ") as caught:
+        from_plain(Measurement, parse_json("[" * depth + "]" * depth, file="records"), file="records")
+    assert len(str(caught.value)) < 300
+
+
+def test_a_value_too_large_for_its_type_or_for_a_message_is_refused() -> None:
+    for number in ("1" * 400, "1" * 5000, f'"{"x" * 10**6}"', "[1, " * 20 + "2" + "]" * 20, f"[{'7,' * 10**5}7]"):
+        text = '{"counts": {}, "kind": null, "number": ' + number + "}"
+        with pytest.raises(DataError, match=r"^records: ") as caught:
+            from_plain(Measurement, parse_json(text, file="records"), file="records")
+        assert len(str(caught.value)) < 1000
+
+
 def test_lines_come_back_in_order_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     assert read_lines(Measurement, path) == ()

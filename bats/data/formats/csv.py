@@ -16,32 +16,40 @@ from bats.arrays import Progress
 from bats.data.dataset import require
 from bats.data.episodes import Note, plural
 from bats.data.formats.fields import ColumnMap, RawLog
-from bats.data.formats.untrusted import check_file, check_fits, guarded, library_call, one_line
+from bats.data.formats.untrusted import ID_BYTES, MemoryBudget, check_file, guarded, library_call, one_line
 from bats.errors import DataError
 
 BLOCK_CHARACTERS = 2**22
 """parsed at a time, and finished to the end of a line"""
+CELL_BYTES = 40
+"""memory for each letter that is parsed at a time: cells and lines may be very short"""
 FLAGS = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 """in use instead of commas elsewhere; recognised to give a hint"""
 TEXT = "a text file in UTF-8"
 
 
-def read_csv(path: Path, columns: ColumnMap | None, progress: Progress) -> RawLog:
+def read_csv(path: Path, columns: ColumnMap | None, budget: MemoryBudget, progress: Progress) -> RawLog:
     """Reads the mapped columns as doubles. Flags may be 0 and 1 or true and false; an episode id may be any text."""
-    check_file(path, "a CSV file")
+    file_bytes = check_file(path, "a CSV file")
     # read twice: counting lines is cheap, and growing arrays would take twice their memory
-    max_rows = _max_lines(path) - 1
+    max_lines, longest = _measure_lines(path)
+    max_rows = max_lines - 1
+    block = max(longest, min(file_bytes, BLOCK_CHARACTERS))
+    budget.require("lines", block, CELL_BYTES * block)
     with guarded(TEXT, path.open, encoding="utf-8-sig") as text:
         header = _cells(guarded(TEXT, text.readline))
         columns = _checked_columns(header, columns, path)
         parser = _RowParser(header, columns)
-        check_fits("observations", max_rows * len(parser.used) * 8)
+        for field, names in columns.by_field():
+            ids = ID_BYTES * max_rows if field == "episode" else 0
+            budget.admit(field, (max_rows, len(names)), np.dtype(np.float64), working=ids)
         fields = {field: np.empty((max_rows, len(names))) for field, names in columns.by_field()}
+        positions = {name: position for position, name in enumerate(parser.used)}
         while lines := guarded(TEXT, text.readlines, BLOCK_CHARACTERS):
             first_row, table = parser.row, parser.parse(lines)
             for field, names in columns.by_field():
-                fields[field][first_row : parser.row] = table[:, [parser.used.index(name) for name in names]]
+                fields[field][first_row : parser.row] = table[:, [positions[name] for name in names]]
             progress(f"reading {path.name}", parser.row, max_rows)
     require(parser.row, "rows below the header line", "none")
     progress(f"reading {path.name}", parser.row, parser.row)
@@ -50,15 +58,20 @@ def read_csv(path: Path, columns: ColumnMap | None, progress: Progress) -> RawLo
     return replace(columns.raw_log(header, fields), actions_note=actions_note, line_of=parser.line_of)
 
 
-def _max_lines(path: Path) -> int:
-    """An upper bound on the number of lines, so that memory can be allocated once."""
-    newlines = returns = 0
+def _measure_lines(path: Path) -> tuple[int, int]:
+    """An upper bound on the number of lines, so that memory can be allocated once, and the bytes of the longest."""
+    newlines = returns = longest = begun = 0
     with library_call(TEXT), path.open("rb") as stream:
         while block := stream.read(2**20):
             newlines += block.count(b"\n")
             returns += block.count(b"\r")
+            letters = np.frombuffer(block, np.uint8)
+            ends = np.flatnonzero((letters == ord("\n")) | (letters == ord("\r")))
+            # `begun` is the length of a line that began in an earlier block
+            lengths = np.diff(ends, prepend=-1 - begun, append=len(block))
+            longest, begun = max(longest, int(lengths.max())), int(lengths[-1]) - 1
     # a lone return ends a line too; where both occur and are not pairs, each may end a line
-    return 1 + (newlines if returns in (0, newlines) else newlines + returns)
+    return 1 + (newlines if returns in (0, newlines) else newlines + returns), longest
 
 
 def _checked_columns(header: list[str], columns: ColumnMap | None, path: Path) -> ColumnMap:
@@ -88,7 +101,8 @@ class _RowParser:
         self.used = columns.used()
         self.first_actions: list[str] = []
         """the first two actions as they are written, if an action is a single number"""
-        self._width, self._index = len(header), {name: header.index(name) for name in self.used}
+        places = {name: place for place, name in enumerate(header)}
+        self._width, self._index = len(header), {name: places[name] for name in self.used}
         self._action = columns.actions[0] if len(columns.actions) == 1 else None
         self._blank_before: list[int] = []
         """for each blank line, the row that follows it"""

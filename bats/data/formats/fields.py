@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -17,9 +18,9 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bats.data.dataset import Dataset, printable, require
+from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note, NoteKind
-from bats.errors import DataError
+from bats.errors import DataError, printable
 
 REQUIRED = ("observations", "actions", "rewards")
 VECTOR_FIELDS = ("observations", "actions", "next_observations")
@@ -180,9 +181,9 @@ class ColumnMap:
 
     def raw_log(self, header: Sequence[str], fields: Mapping[str, np.ndarray]) -> RawLog:
         """The fields read from a table, with the names of their components and of the columns that were not used."""
-        used, hints, names = self.used(), {}, {}
+        used, hints, names = {*self.used()}, {}, {}
         for field, columns in self.by_field():
-            hints[field] = f"Columns of {field}: {', '.join(columns)}."
+            hints[field] = f"Columns of {field}: {shortened(columns)}."
             # a single column may hold lists
             width = math.prod(fields[field].shape[1:]) // len(columns)
             names[field] = number_names((name, width) for name in columns)
@@ -192,12 +193,13 @@ class ColumnMap:
 
     def checked(self, header: Sequence[str]) -> ColumnMap:
         """The map itself; refuses a column that the table does not have, or has twice."""
+        counts = Counter(header)
         for field, names in self.by_field():
             for name in names:
-                if name not in header:  # the hint takes long to find in a wide table
+                if name not in counts:  # the hint takes long to find in a wide table
                     hint = closest(name, header)
                     raise DataError(f"a column '{name}'", f"only {listed(header)}", field=field, hint=hint)
-                require(header.count(name) == 1, f"one column '{name}'", "several columns of that name", field=field)
+                require(counts[name] == 1, f"one column '{name}'", "several columns of that name", field=field)
         return self
 
 
@@ -220,10 +222,14 @@ def _parse_note(line: str) -> Note:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message, sorted; beyond `MAX_LISTED` only their number."""
-    names = sorted(names)
+    """Names for a message, sorted and quoted; beyond `MAX_LISTED` only their number."""
+    return shortened([repr(name) for name in sorted(names)]) or "nothing"
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Names for a message as they are; beyond `MAX_LISTED` only their number."""
     more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(map(repr, names[:MAX_LISTED])) + more if names else "nothing"
+    return ", ".join(names[:MAX_LISTED]) + more
 
 
 def closest(name: str, known: Sequence[str]) -> str:

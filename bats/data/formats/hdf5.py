@@ -12,6 +12,8 @@ stored in other files are refused; and the size that a header declares is checke
 from __future__ import annotations
 
 import math
+import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +24,21 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5g, h5l, h5o, h5s, h5t
+from h5py import h5d, h5g, h5i, h5l, h5o, h5s, h5t, h5z
 
 from bats.arrays import Arrays, Progress
 from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
 from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, KNOWN, RawLog, check_required, extras
-from bats.data.formats.untrusted import SizeGuard, check_file, clean_flags, guarded, guess_format, library_call
+from bats.data.formats.untrusted import (
+    MemoryBudget,
+    SizeGuard,
+    check_file,
+    clean_flags,
+    guarded,
+    guess_format,
+    library_call,
+)
 from bats.errors import DataError
 from bats.storage.atomic import refuse_existing, write_atomic
 
@@ -38,11 +48,17 @@ BLOCK_BYTES = 2**23
 MAX_NAMES = 1000
 """unused arrays that are looked up, to be listed or counted"""
 MIN_COMPRESSED_ROWS = 100
+CHECKSUM_BYTES = 4
+"""that the filter Fletcher32 adds to a chunk"""
+UNPACKING_COPIES = 3
+"""times that HDF5 has a chunk in memory while it unpacks it; measured"""
+TEXT_BYTES = 100
+"""further memory for each text, as Python has it"""
 
 
-def read_hdf5(path: Path, progress: Progress) -> RawLog:
+def read_hdf5(path: Path, budget: MemoryBudget, progress: Progress) -> RawLog:
     """Reads every field that has a known name; other arrays are listed as unused."""
-    with open_hdf5(path) as (root, guard):
+    with open_hdf5(path, budget) as (root, guard):
         present = member_names(root)
         arrays, notes = {}, []
         for name in present:
@@ -104,9 +120,9 @@ def _read_extras(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
+def open_hdf5(path: Path, budget: MemoryBudget) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
     """The root group of a file, and a guard for the sizes of its arrays."""
-    guard = SizeGuard(check_file(path, HDF5))
+    guard = SizeGuard(check_file(path, HDF5), budget)
     # not decided by the first bytes: HDF5 allows other data before its signature
     require(guarded(HDF5, h5py.is_hdf5, str(path)), HDF5, guess_format(path))
     with library_call(INTACT, hint="It may be damaged or truncated."):
@@ -187,13 +203,14 @@ class StoredArray:
         return clean_flags(values)
 
 
-def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = False) -> StoredArray:
-    """Checks an array before it is read: its type, that its values are in this file, and its size."""
+def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = False, kind: str = "") -> StoredArray:
+    """Checks an array before it is read: its type, that its values are in this file, and the memory it takes."""
     with library_call(INTACT, field=field):
         properties = node.get_create_plist()
         layout = properties.get_layout()
         elsewhere = layout == h5d.VIRTUAL or (layout == h5d.CONTIGUOUS and properties.get_external_count() > 0)
-        chunk_rows = properties.get_chunk()[0] if layout == h5d.CHUNKED else 1
+        chunk = properties.get_chunk() if layout == h5d.CHUNKED else (1,)
+        filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
         shape, dtype, stored_bytes = node.shape, node.dtype, node.get_storage_size()
     require(not elsewhere, "values in this file", "values stored in other files", field=field)
     require(shape is not None, "an array", "an empty placeholder", field=field)
@@ -201,9 +218,83 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
     if not readable:  # a data set may have a hundred thousand arrays, and a type's name takes long to format
         expected = "texts of a fixed length" if texts else "numbers"
         raise DataError(expected, f"an array of type {dtype}", field=field)
-    nbytes = math.prod(shape) * dtype.itemsize
-    guard.admit(field, nbytes, stored_bytes)
-    return StoredArray(node, field, shape, dtype, nbytes, chunk_rows)
+    chunk_bytes = math.prod(chunk) * dtype.itemsize if layout == h5d.CHUNKED else 0
+    working = UNPACKING_COPIES * chunk_bytes + (TEXT_BYTES * math.prod(shape) if texts else 0)
+    guard.admit(field, shape, dtype, stored_bytes, working=working, kind=kind)
+    if filters:
+        _check_chunks(node, field, chunk_bytes, filters)
+    return StoredArray(node, field, shape, dtype, math.prod(shape) * dtype.itemsize, chunk[0])
+
+
+def _check_chunks(node: h5d.DatasetID, field: str, chunk_bytes: int, filters: list[int]) -> None:
+    """Refuses an array with a chunk that does not unpack to the size of a chunk.
+
+    HDF5 relies on that size: it reads beyond the end of a shorter one, and unpacks a longer one to whatever size.
+    """
+    packers = [one for one in filters if one in UNPACKED_SIZE]
+    known = len(packers) <= 1 and {*filters} <= {*UNPACKED_SIZE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32}
+    # other filters take sizes from parameters of their own
+    hint = "Write the file again, for example with `h5repack -f GZIP=4`."
+    require(known, "gzip or lzf compression, once", f"the filters {filters}", field=field, hint=hint)
+    chunks: list[Any] = []
+    with library_call(INTACT, field=field):
+        node.chunk_iter(chunks.append)
+        name = h5i.get_file_id(node).name
+    with Path(os.fsdecode(name)).open("rb") as stream:
+        for chunk in chunks:
+            applied = [one for place, one in enumerate(filters) if not chunk.filter_mask >> place & 1]
+            with library_call(INTACT, field=field):
+                # by its place in the file: a damaged index may lead to another chunk when it is asked for this one
+                stream.seek(chunk.byte_offset)
+                packed = stream.read(chunk.size)
+            size = _unpacked_size(packed, applied, chunk_bytes)
+            found = "a longer one" if size > chunk_bytes else "a damaged one" if size < 0 else f"one of {size:,}"
+            require(size == chunk_bytes, f"chunks of {chunk_bytes:,} bytes", found, field=field)
+
+
+def _unpacked_size(packed: bytes, filters: list[int], limit: int) -> int:
+    """The size of a chunk after its filters are undone, or any size above the limit; -1 if it cannot be unpacked."""
+    checksums = 0
+    for one in reversed(filters):
+        if one == h5z.FILTER_FLETCHER32:
+            checksums += CHECKSUM_BYTES
+        elif one in UNPACKED_SIZE:
+            # checksums behind the compressed bytes do not matter, and those within them are undone afterwards
+            inside = CHECKSUM_BYTES * filters[: filters.index(one)].count(h5z.FILTER_FLETCHER32)
+            return UNPACKED_SIZE[one](packed[: len(packed) - checksums], limit + inside) - inside
+    return len(packed) - checksums
+
+
+def _inflated_size(packed: bytes, limit: int) -> int:
+    unpacker, size = zlib.decompressobj(), 0
+    try:
+        while packed and not unpacker.eof and size <= limit:
+            size += len(unpacker.decompress(packed, BLOCK_BYTES))
+            packed = unpacker.unconsumed_tail
+    except zlib.error:
+        return -1
+    return size
+
+
+def _lzf_size(packed: bytes, limit: int) -> int:
+    """LZF is a sequence of literal bytes, up to 32 at a time, and of references to up to 264 earlier bytes."""
+    size = position = 0
+    while position < len(packed) and size <= limit:
+        control, after = packed[position], packed[position + 1 : position + 2]
+        if control < 32:
+            size, position = size + control + 1, position + control + 2
+        elif control >= 224:
+            size, position = size + 9 + (after[0] if after else 0), position + 3
+        else:
+            size, position = size + (control >> 5) + 2, position + 2
+    return size if position == len(packed) or size > limit else -1
+
+
+UNPACKED_SIZE: dict[int, Callable[[bytes, int], int]] = {
+    h5z.FILTER_DEFLATE: _inflated_size,
+    h5z.FILTER_LZF: _lzf_size,
+}
+"""the compression that is read, each with a function for the size of what it unpacks to"""
 
 
 def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False) -> None:

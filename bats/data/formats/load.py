@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bats.arrays import Progress, RowFlags, no_progress
-from bats.config import Function, checked
+from bats.config import Function, Positive, checked
 from bats.data.dataset import Dataset, naming, require, row_numbers
 from bats.data.episodes import Note, TimeoutRule, plural
 from bats.data.formats.csv import read_csv
@@ -23,7 +23,7 @@ from bats.data.formats.hdf5 import read_hdf5, write_hdf5
 from bats.data.formats.minari import find_minari, read_minari, write_minari
 from bats.data.formats.npz import read_npz
 from bats.data.formats.parquet import read_parquet
-from bats.data.formats.untrusted import guarded
+from bats.data.formats.untrusted import MemoryBudget, guarded
 from bats.errors import DataError
 
 __all__ = ["ColumnMap", "load_dataset", "write_hdf5", "write_minari"]
@@ -41,6 +41,7 @@ def load_dataset(
     columns: ColumnMap | str | Mapping[str, str | Sequence[str]] | None = None,
     discrete: bool | None = None,
     timeout_rule: TimeoutRule = "auto",
+    max_memory: float | None = None,
     progress: Progress = no_progress,
 ) -> Dataset:
     """Reads a log from a file, a Minari data set or arrays by name, checks it and finds its episodes.
@@ -52,18 +53,23 @@ def load_dataset(
 
     `columns`: which columns of a table belong to which field, as a `ColumnMap`, a text (`observations=x,y actions=u
     rewards=r`) or a dictionary of column names; `discrete`: whether an action is an index (None: whole numbers are);
-    `timeout_rule`: when a timeout ends an episode. Raises `DataError` for a log that cannot be used.
+    `timeout_rule`: when a timeout ends an episode; `max_memory`: gigabytes that reading and validating a file may take
+    (None: half of the memory that this process may use). Raises `DataError` for a log that cannot be used.
     """
     discrete, progress = checked("discrete", bool | None, discrete), checked("progress", Function, progress)
     timeout_rule = checked("timeout_rule", TimeoutRule, timeout_rule)  # before a long log is read
-    column_map = ColumnMap.from_any(columns)
+    max_memory = checked("max_memory", Positive | None, max_memory)
+    column_map, budget = ColumnMap.from_any(columns), MemoryBudget(max_memory)
     name = "arrays" if isinstance(source, Mapping) else str(source)
     with naming(name):
-        raw = _read(source, name, column_map, progress)
-        return _to_dataset(raw, name, discrete, timeout_rule)
+        try:
+            raw = _read(source, name, column_map, budget, progress)
+            return _to_dataset(raw, name, discrete, timeout_rule)
+        except MemoryError as error:  # other programs may have taken what the limit allows
+            raise DataError("a log that fits into memory", "one that does not") from error
 
 
-def _read(source: Source, name: str, columns: ColumnMap | None, progress: Progress) -> RawLog:
+def _read(source: Source, name: str, columns: ColumnMap | None, budget: MemoryBudget, progress: Progress) -> RawLog:
     """Calls the reader for the source's type, prefix or suffix."""
     if name in ("", MINARI_PREFIX):
         raise DataError(SOURCES, "an empty name", file=repr(name))
@@ -72,17 +78,17 @@ def _read(source: Source, name: str, columns: ColumnMap | None, progress: Progre
     path, is_id = Path(name), isinstance(source, str) and source.startswith(MINARI_PREFIX)
     suffix = "" if is_id else path.suffix.lower()
     if suffix in TABLE_READERS:
-        return TABLE_READERS[suffix](path, columns, progress)
+        return TABLE_READERS[suffix](path, columns, budget, progress)
     require(columns is None, "a CSV or Parquet table (only these have columns)", "another format", field="columns")
     if isinstance(source, Mapping):
         known = {field: source[field] for field in source if field in KNOWN}
         return RawLog(known, unused=tuple(str(field) for field in source if field not in KNOWN))
     if is_id:
-        return read_minari(find_minari(name.removeprefix(MINARI_PREFIX)), progress)
+        return read_minari(find_minari(name.removeprefix(MINARI_PREFIX)), budget, progress)
     if suffix in ARRAY_READERS:
-        return ARRAY_READERS[suffix](path, progress)
+        return ARRAY_READERS[suffix](path, budget, progress)
     if guarded(SOURCES, path.is_dir):
-        return read_minari(path, progress)
+        return read_minari(path, budget, progress)
     raise DataError(SOURCES, f"a file ending in '{path.suffix}'" if path.exists() else "no such file")
 
 

@@ -28,14 +28,16 @@ from bats.data.dataset import Dataset, naming, require
 from bats.data.episodes import Note, plural
 from bats.data.formats import hdf5
 from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, RawLog, closest, extras, listed, number_names
-from bats.data.formats.untrusted import SizeGuard, check_file, guarded, library_call, one_line
+from bats.data.formats.untrusted import MemoryBudget, SizeGuard, check_file, guarded, library_call, one_line
 from bats.errors import BatsError, DataError, OutputError
+from bats.storage.json_records import read_json, shown
 
 DATA_FILE, METADATA_FILE = "main_data.hdf5", "metadata.json"
 SINGLE_FIELDS = ("rewards", "terminations", "truncations")
 FIELDS = (*SINGLE_FIELDS, "actions", "observations")
 """rewards come first, because they decide the number of rows"""
-MAX_METADATA_BYTES = 2**26
+PARSED_SIZE = 40
+"""times that parsed JSON is larger than its text: an empty object takes three letters"""
 MAX_ID_DEPTH, MAX_IDS = 6, 1000
 """levels of folders that are searched for data sets, and data sets that are found, for hints"""
 
@@ -71,7 +73,7 @@ def find_minari(dataset_id: str) -> Path:
     raise DataError(f"a data set '{dataset_id}' in {root}", found, hint=hint)
 
 
-def read_minari(folder: Path, progress: Progress) -> RawLog:
+def read_minari(folder: Path, budget: MemoryBudget, progress: Progress) -> RawLog:
     """Reads all episodes of a data set stored as HDF5, given its folder or the folder `data` in it."""
     expected = f"a Minari data set with data/{METADATA_FILE} and data/{DATA_FILE}"
     candidates = (folder / "data", folder)
@@ -82,18 +84,16 @@ def read_minari(folder: Path, progress: Progress) -> RawLog:
     data = folders[0]
     with naming(data / METADATA_FILE):
         size = check_file(data / METADATA_FILE, "Minari's metadata")
-        # parsed JSON takes many times the memory of its text
-        require(size <= MAX_METADATA_BYTES, f"metadata of at most {MAX_METADATA_BYTES:,} bytes", f"{size:,}")
-        with library_call("metadata in JSON"):
-            metadata = json.loads((data / METADATA_FILE).read_bytes())
+        budget.require("metadata", size, PARSED_SIZE * size)
+        metadata = read_json(data / METADATA_FILE)
         require(isinstance(metadata, dict), "a JSON object", f"a {type(metadata).__name__}")
         entries = _read_extras(metadata)
         action_count, first_action = _discrete_actions(metadata)
     storage, hint = metadata.get("data_format", "hdf5"), "Write the data set again with data_format='hdf5'."
     with naming(data):
-        require(storage == "hdf5", "data stored as hdf5", f"{storage!r}", field="data_format", hint=hint)
+        require(storage == "hdf5", "data stored as hdf5", shown(storage), field="data_format", hint=hint)
     with naming(data / DATA_FILE):
-        log = _read_episodes(data / DATA_FILE, progress, f"reading {folder.name}")
+        log = _read_episodes(data / DATA_FILE, budget, progress, f"reading {folder.name}")
     if first_action:
         text = f"Discrete actions are numbered from {first_action} in the file; here they are numbered from 0."
         # a 64-bit number, so that small and unsigned types do not wrap around
@@ -128,17 +128,17 @@ def _discrete_actions(metadata: dict[str, Any]) -> tuple[int | None, int]:
     if not isinstance(space, dict) or space.get("type") != "Discrete":
         return None, 0
     count, first = space.get("n"), space.get("start", 0)
-    valid = isinstance(count, int) and isinstance(first, int) and 0 < count < 2**31 and abs(first) < 2**31
-    require(valid, "integers n and start", f"{count!r} and {first!r}", field="action_space")
+    valid = type(count) is type(first) is int and count > 0 and abs(first) < 2**31
+    require(valid, "integers n and start", f"{shown(count)} and {shown(first)}", field="action_space")
     return count, first
 
 
-def _read_episodes(path: Path, progress: Progress, stage: str) -> RawLog:
+def _read_episodes(path: Path, budget: MemoryBudget, progress: Progress, stage: str) -> RawLog:
     """All episodes of the file, one after the other, without what the metadata say about them."""
     arrays: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
     layouts: dict[str, Layout] = {}
     rows, last_rows = 0, []
-    with hdf5.open_hdf5(path) as (root, guard):
+    with hdf5.open_hdf5(path, budget) as (root, guard):
         names = hdf5.member_names(root)
         episodes = sorted((name for name in names if re.fullmatch("episode_[0-9]{1,15}", name)), key=_number)
         require(episodes, "groups 'episode_0', 'episode_1', …", f"only {listed(names)}")
@@ -197,7 +197,7 @@ def _read_episode(group: h5g.GroupID, episode: str, guard: SizeGuard, layouts: d
         for part, array in nodes:
             field = f"{episode}/{name}/{part}".removesuffix("/")
             require(isinstance(array, h5d.DatasetID), "an array", "a link, and links are not followed", field=field)
-            values = hdf5.admit(array, field, guard).read()
+            values = hdf5.admit(array, field, guard, kind=name).read()
             require(values.ndim > 0, "one entry per row", "a single number", field=field)
             length = len(values) if name == "rewards" else length
             rows = length + (name == "observations")

@@ -5,21 +5,35 @@ Readers raise errors without the name of the file, which `load_dataset` adds.
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from bats.data.dataset import printable, require
-from bats.errors import DataError
+from bats.data.dataset import require
+from bats.errors import DataError, printable
 
 FREE_BYTES = 2**24
 """arrays up to this size in all are accepted whatever the size of the file"""
 MAX_COMPRESSION = 1100
 """deflate, which HDF5 and npz use, cannot shrink anything more than 1032 times"""
+
+DEFAULT_SHARE = 0.5
+"""of the memory that this process may use: fitting a log takes more than reading it"""
+UNKNOWN_MEMORY = 16 * 10**9
+"""assumed where the system does not say how much there is"""
+CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+COPIES, OTHER_COPIES = {"observations": 6, "next_observations": 1}, 4
+"""times that a field is in memory as floats at the peak, beside the array that was read; measured"""
+ID_BYTES = 200
+"""memory for each episode id that is a text, while it is given a number"""
+ROW_BYTES, COMPONENT_BYTES = 120, 1000
+"""further memory for each row (flags, indices, tables of hashes) and each component (its name and range); measured"""
 
 ZIP = "a zip archive, as npz files are"
 SIGNATURES = {
@@ -78,34 +92,83 @@ def guess_format(path: Path) -> str:
     return next(matches, f"a file that begins with {head!r}")
 
 
-class SizeGuard:
-    """Adds up the sizes that a file's headers declare and refuses a total that cannot be true or cannot fit.
+class MemoryBudget:
+    """Adds up the memory that reading a log takes, and refuses more than the limit before any of it is allocated.
 
-    Memory is allocated only for arrays that were admitted.
+    Counted is the peak: the arrays as they are stored, as `Dataset` holds them, and the copies that are made on the way
+    and by `validate`. The limit is `max_memory` gigabytes, by default half of the memory that this process may use.
     """
 
-    def __init__(self, file_bytes: int) -> None:
-        self.file_bytes = file_bytes
+    def __init__(self, max_memory: float | None = None) -> None:
+        self.limit = int(DEFAULT_SHARE * usable_memory() if max_memory is None else max_memory * 1e9)
+        self._lasting = self._width = self._working = 0
+
+    @property
+    def left(self) -> int:
+        return self.limit - self._lasting - COMPONENT_BYTES * self._width - self._working
+
+    def admit(self, field: str, shape: tuple[int, ...], dtype: np.dtype, *, working: int = 0, kind: str = "") -> None:
+        """Counts an array; `working`: bytes needed only while it is read; `kind`: the field of a log it belongs to."""
+        numbers, rows = math.prod(shape), (*shape, 1)[0]
+        as_stored = numbers * dtype.itemsize
+        as_floats = numbers * max(dtype.itemsize, 4 if dtype.kind == "f" else 8)
+        kind = kind or field
+        self._lasting += as_stored + COPIES.get(kind, OTHER_COPIES) * as_floats
+        if kind == "observations":
+            self._lasting += ROW_BYTES * rows
+        self._width = max(self._width, math.prod(shape[1:]) if rows else 0)
+        self.require(field, as_stored, working)
+
+    def require(self, field: str, declared: int, working: int) -> None:
+        """Counts bytes that are needed for a while, beside whatever else is read; `declared` is what the file says."""
+        self._working = max(self._working, working)
+        needed, limit = in_units(self.limit - self.left), in_units(self.limit)
+        found = f"one that takes {needed}, of which {in_units(max(declared, working))} are declared here"
+        hint = "If you trust the file, raise the limit: --max-memory GIGABYTES (in Python: max_memory=…)."
+        require(self.left >= 0, f"a log that takes at most {limit} of memory to read", found, field=field, hint=hint)
+
+
+def in_units(count: int) -> str:
+    """A number of bytes for a message."""
+    units = ((10**9, "GB"), (10**6, "MB"))
+    return next((f"{count / size:,.1f} {unit}" for size, unit in units if count >= size), f"{count:,} bytes")
+
+
+def usable_memory() -> int:
+    """The bytes that this process may use: the machine's memory, or less if a container or the system limits it."""
+    known = []
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for file in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # there is no such file, or it says that there is no limit
+            known.append(int(Path(file).read_text()))
+    if sys.platform != "win32":
+        import resource
+
+        address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
+        known += [] if address_space == resource.RLIM_INFINITY else [address_space]
+    return min(known, default=UNKNOWN_MEMORY)
+
+
+class SizeGuard:
+    """Refuses arrays whose declared size a file cannot hold, or that do not fit into the budget."""
+
+    def __init__(self, file_bytes: int, budget: MemoryBudget) -> None:
+        self.file_bytes, self.budget = file_bytes, budget
         self.declared = self.stored = 0
 
-    def admit(self, field: str, declared: int, stored: int) -> None:
-        """`declared`: bytes of the array in memory; `stored`: bytes it takes in the file."""
+    def admit(
+        self, field: str, shape: tuple[int, ...], dtype: np.dtype, stored: int, *, working: int = 0, kind: str = ""
+    ) -> None:
+        """`stored`: bytes that the array takes in the file; the rest as in `MemoryBudget.admit`."""
         # sums, because many small arrays can exhaust memory like one large one
+        declared = math.prod(shape) * dtype.itemsize
         self.declared += declared
         self.stored += stored
         possible = stored <= self.file_bytes and self.declared <= MAX_COMPRESSION * self.stored + FREE_BYTES
         expected = f"arrays that fit into a file of {self.file_bytes:,} bytes"
         require(possible, expected, f"a header that declares {declared:,} bytes", field=field)
-        check_fits(field, self.declared)
-
-
-def check_fits(field: str, needed: int) -> None:
-    """Refuses an array that is larger than the machine's memory."""
-    # Windows does not report its memory this way; there a MemoryError has to do
-    known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else 2**63 - 1
-    expected = f"a log that fits into this machine's memory of {memory:,} bytes"
-    require(needed <= memory, expected, f"a log of at least {needed:,} bytes", field=field)
+        self.budget.admit(field, shape, dtype, working=working, kind=kind)
 
 
 def clean_flags(values: np.ndarray) -> np.ndarray:
