@@ -6,7 +6,8 @@ Files written here always carry `next_observations`, and a group `bats` for what
 next states, the number of actions, the start states, the names of the numbers, and the notes about the log.
 
 A file may come from anywhere. Only hard links are followed, so that it cannot lead the reader to another file; values
-stored in other files are refused; and the size that a header declares is checked before memory is allocated.
+stored in other files are refused; the memory that an array takes is counted before any is allocated; and its chunks
+must unpack to the size that HDF5 relies on.
 """
 
 from __future__ import annotations
