@@ -187,15 +187,13 @@ def rebuild_hdf5(sound: bytes, rng: random.Random) -> bytes:
     """Replaces an array of the file by another, a link, a group or nothing."""
     content = io.BytesIO(sound)
     with h5py.File(content, "r+") as file:
-        names: list[str] = []
-        file.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
+        arrays: dict[str, np.ndarray] = {}
+        file.visititems(lambda name, node: arrays.update({name: node[()]}) if isinstance(node, h5py.Dataset) else None)
         for _ in range(rng.choice((1, 1, 2))):
-            name = rng.choice(names)
-            values = file[name][()] if name in file and isinstance(file.get(name), h5py.Dataset) else np.zeros(60)
-            if name in file:
-                del file[name]
+            name = rng.choice(list(arrays))
             with suppress(ValueError, TypeError, RuntimeError, KeyError, OSError):  # HDF5 does not write everything
-                _write_node(file, name, np.asarray(values), rng)
+                del file[name]
+                _write_node(file, name, np.asarray(arrays[name]), rng)
     return content.getvalue()
 
 

@@ -345,6 +345,15 @@ class TestFalseClaims:
             == f"log.hdf5: field 'observations': {expected}, found {found}."
         )
 
+    def test_hdf5_with_an_index_that_says_a_chunk_is_shorter(self, tmp_path: Path) -> None:
+        with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["observations"]), "a") as file:
+            file.create_dataset("observations", data=np.ones((24, 3)), chunks=(24, 3))
+        content = bytearray((tmp_path / "log.hdf5").read_bytes())
+        place = content.index((576).to_bytes(4, "little"), content.index(b"TREE\x01"))  # the node with the chunk's size
+        content[place : place + 4] = (16).to_bytes(4, "little")
+        (tmp_path / "log.hdf5").write_bytes(content)
+        assert error_message(tmp_path / "log.hdf5", tmp_path).endswith("expected chunks of 576 bytes, found one of 16.")
+
     def test_flags_that_were_never_written_are_false(self, tmp_path: Path) -> None:
         with h5py.File(write_arrays(tmp_path / "log.hdf5", WITHOUT["terminations"]), "a") as file:
             file.create_dataset("terminals", (24,), bool)

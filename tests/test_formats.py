@@ -191,6 +191,13 @@ def test_fields_not_used_are_noted(tmp_path: Path) -> None:
     assert "Fields that are not used: 'goal'." in [note.text for note in in_memory.notes]
 
 
+def test_very_long_names_are_cut_and_very_many_are_counted() -> None:
+    dataset = load_dataset(small_log() | {"x" * 10**6: np.zeros(3)} | {f"y{index}": np.zeros(3) for index in range(99)})
+    (text,) = (note.text for note in dataset.notes if note.text.startswith("Fields that are not used"))
+    assert len(text) < 1000
+    assert text.endswith(" and 70 more.")
+
+
 def test_a_group_of_someone_elses_called_bats_is_only_noted(tmp_path: Path) -> None:
     log = small_log()
     dataset = load_dataset(write_arrays(tmp_path / "log.hdf5", log | {"bats/starts": np.arange(3)}))

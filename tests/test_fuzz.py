@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz_campaign import attempts
 from tests.fuzz_targets import TARGETS
 
-INPUTS = 300
+INPUTS = 200
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -18,7 +18,7 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bats.data.dataset import Dataset, require
+from bats.data.dataset import MAX_NAME, Dataset, require
 from bats.data.episodes import Note, NoteKind
 from bats.errors import DataError, printable
 
@@ -227,9 +227,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Names for a message as they are; beyond `MAX_LISTED` only their number."""
+    """Names for a message, each cut at `MAX_NAME`; beyond `MAX_LISTED` only their number."""
     more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more
+    return ", ".join(printable(name, MAX_NAME) for name in names[:MAX_LISTED]) + more
 
 
 def closest(name: str, known: Sequence[str]) -> str:

@@ -6,7 +6,8 @@ Files written here always carry `next_observations`, and a group `bats` for what
 next states, the number of actions, the start states, the names of the numbers, and the notes about the log.
 
 A file may come from anywhere. Only hard links are followed, so that it cannot lead the reader to another file; values
-stored in other files are refused; and the size that a header declares is checked before memory is allocated.
+stored in other files are refused; the memory that an array takes is counted before any is allocated; and its chunks
+must unpack to the size that HDF5 relies on.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
     chunk_bytes = math.prod(chunk) * dtype.itemsize if layout == h5d.CHUNKED else 0
     working = UNPACKING_COPIES * chunk_bytes + (TEXT_BYTES * math.prod(shape) if texts else 0)
     guard.admit(field, shape, dtype, stored_bytes, working=working, kind=kind)
-    if filters:
+    if layout == h5d.CHUNKED:
         _check_chunks(node, field, chunk_bytes, filters)
     return StoredArray(node, field, shape, dtype, math.prod(shape) * dtype.itemsize, chunk[0])
 
@@ -237,19 +238,26 @@ def _check_chunks(node: h5d.DatasetID, field: str, chunk_bytes: int, filters: li
     hint = "Write the file again, for example with `h5repack -f GZIP=4`."
     require(known, "gzip or lzf compression, once", f"the filters {filters}", field=field, hint=hint)
     chunks: list[Any] = []
-    with library_call(INTACT, field=field):
-        node.chunk_iter(chunks.append)
-        name = h5i.get_file_id(node).name
+    guarded(INTACT, node.chunk_iter, chunks.append, field=field)
+    for size in _unpacked_sizes(node, field, chunks, filters, chunk_bytes) if filters else (one.size for one in chunks):
+        if size != chunk_bytes:
+            found = "a longer one" if size > chunk_bytes else "a damaged one" if size < 0 else f"one of {size:,}"
+            raise DataError(f"chunks of {chunk_bytes:,} bytes", found, field=field)
+
+
+def _unpacked_sizes(
+    node: h5d.DatasetID, field: str, chunks: list[Any], filters: list[int], limit: int
+) -> Iterator[int]:
+    """The size of each chunk after its filters are undone, as in `_unpacked_size`."""
+    name = guarded(INTACT, h5i.get_file_id, node, field=field).name
     with Path(os.fsdecode(name)).open("rb") as stream:
         for chunk in chunks:
-            applied = [one for place, one in enumerate(filters) if not chunk.filter_mask >> place & 1]
             with library_call(INTACT, field=field):
-                # by its place in the file: a damaged index may lead to another chunk when it is asked for this one
+                # by its place in the file: a damaged index may lead elsewhere when it is asked for this chunk
                 stream.seek(chunk.byte_offset)
                 packed = stream.read(chunk.size)
-            size = _unpacked_size(packed, applied, chunk_bytes)
-            found = "a longer one" if size > chunk_bytes else "a damaged one" if size < 0 else f"one of {size:,}"
-            require(size == chunk_bytes, f"chunks of {chunk_bytes:,} bytes", found, field=field)
+            applied = [one for place, one in enumerate(filters) if not chunk.filter_mask >> place & 1]
+            yield _unpacked_size(packed, applied, limit)
 
 
 def _unpacked_size(packed: bytes, filters: list[int], limit: int) -> int:
