@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import shutil
 import subprocess
@@ -27,8 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.fuzz_targets import TARGETS
+from bats.runs.pipeline import fit
+from tests.fuzz_targets import RUN, TARGETS
 from tests.fuzz_worker import PROPER
+from tests.small_runs import SMALL, small_log
 
 SECONDS = 60.0
 """for one input"""
@@ -124,6 +127,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("findings"), help="folder for findings (default: findings)")
     arguments = parser.parse_args()
     targets = arguments.target or list(TARGETS)
+    if RUN not in os.environ and any(name.startswith("run_") for name in targets):
+        with TemporaryDirectory(prefix="bats-fuzz-run-") as made:
+            os.environ[RUN] = str(Path(made) / "run")
+            fit(small_log(), SMALL, folder=os.environ[RUN])
+            return main()
     jobs = list(_jobs(targets, arguments.seed, arguments.count))
     outcomes: Counter[tuple[str, str]] = Counter()
     began = told = time.monotonic()

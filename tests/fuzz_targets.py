@@ -8,8 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import operator
+import os
 import random
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +26,9 @@ from bats.cli.data import print_validation
 from bats.data.checks import validate
 from bats.data.dataset import Dataset
 from bats.data.formats.load import load_dataset, write_hdf5
+from bats.policy.files import load_policy
+from bats.report.contents import Contents
+from bats.storage.tensors import read_tensors
 from tests.fuzz_faults import (
     Fault,
     damage,
@@ -37,6 +43,18 @@ from tests.fuzz_faults import (
 from tests.logs import assert_same
 
 ROWS = 60
+RUN = "BATS_FUZZ_RUN"
+"""variable that names the folder of a finished run, the small one of the tests"""
+RUN_RECORDS = tuple(
+    f"{name}.json" for name in ("run", "settings", "files", "log", "model", "policy", "finished", "certificate")
+)
+RUN_ARRAYS = tuple(
+    f"{name}.safetensors"
+    for name in (
+        *("model", "policy", "rollouts", "bounds", "mdp/base"),
+        *(f"{kind}/round-{number:04d}" for kind in ("mdp", "attempts") for number in (1, 2, 3)),
+    )
+)
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
@@ -207,6 +225,23 @@ def make_minari_metadata(layout: str, folder: Path) -> Base:
     return make_minari(layout, folder, metadata=True)
 
 
+def make_run(layout: str, folder: Path) -> Base:
+    """A copy of a finished run, one of whose files is damaged."""
+    shutil.copytree(os.environ[RUN], folder / "run")
+    return Base(folder / "run", folder / "run" / layout)
+
+
+def read_run(source: Path, rng: random.Random | None) -> tuple[object, ...]:
+    """Everything that commands show of a run, and what its policy answers."""
+    contents, policy = Contents(source), load_policy(source / "policy.safetensors")
+    read_tensors(source / "model.safetensors", "bats-dynamics")  # building it needs more memory than there is here
+    certificate = contents.certificate
+    assert certificate is not None
+    shown = contents.header, contents.config, contents.summary, contents.log_card, contents.records
+    arrays = contents.value, contents.rollouts.edge, contents.selection.returns, policy.predict(contents.mdp.states)
+    return *shown, certificate.verdict, certificate.facts(), *(array.tobytes() for array in arrays)
+
+
 IN_HDF5: tuple[Fault, ...] = (damage, damage_inside, damage_inside, damage_inside, rebuild_hdf5)
 TARGETS: dict[str, Target] = {
     "hdf5": Target(("d4rl", "latest", "own", "packed", "lzf"), make_hdf5, read_log, IN_HDF5),
@@ -220,4 +255,6 @@ TARGETS: dict[str, Target] = {
     ),
     "minari": Target(("parts", "plain"), make_minari, read_log, IN_HDF5),
     "minari_metadata": Target(("parts", "plain"), make_minari_metadata, read_log, (damage, rebuild_json)),
+    "run_json": Target(RUN_RECORDS, make_run, read_run, (damage, rebuild_json), same=operator.eq),
+    "run_arrays": Target((*RUN_ARRAYS, "records.jsonl"), make_run, read_run, (damage, damage_inside), same=operator.eq),
 }

@@ -5,16 +5,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.fuzz_campaign import attempts
-from tests.fuzz_targets import TARGETS
+from tests.fuzz_targets import RUN, TARGETS
 
 INPUTS = 200
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_damaged_files_are_read_or_refused_and_nothing_else(target: str) -> None:
+def test_damaged_files_are_read_or_refused_and_nothing_else(
+    target: str, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN, str(finished_run))
     tried = list(attempts(target, 0, INPUTS))
     assert [attempt for attempt in tried if attempt.is_finding] == []
     assert len(tried) == INPUTS

@@ -167,7 +167,7 @@ def test_control_characters_in_the_name_of_a_file_are_shown_escaped(capsys: pyte
     assert f"error: {shown}.csv.hdf5 exists already" in error_text(capsys)
     with pytest.raises(SystemExit):
         main(["validate", name, f"{name}.hdf5"])  # as a pattern of the shell may have it
-    assert f"unrecognized arguments: {shown}.csv.hdf5" in error_text(capsys)
+    assert f"unknown argument {shown}.csv.hdf5" in error_text(capsys)
 
 
 def test_a_name_that_is_not_unicode_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
