@@ -387,7 +387,7 @@ class TestMemory:
         np.savez(tmp_path / "log.npz", **small_log() | {"observations": np.zeros((24, 10**6), np.int8)})
         assert error_message(tmp_path / "log.npz", tmp_path, max_memory=0.3) == (
             "log.npz: field 'observations': expected a log that takes at most 300.0 MB of memory to read, found one that "
-            "takes 2.2 GB, of which 24.0 MB are declared here. If you trust the file, raise the limit: "
+            "takes 2.2 GB, and this field alone declares 24.0 MB. If you trust the file, raise the limit: "
             "--max-memory GIGABYTES (in Python: max_memory=…)."
         )
         for limit in (0.0, -1.0, math.nan):

@@ -30,7 +30,7 @@ def test_the_table_counts_what_is_there() -> None:
     rows = [(0, 0.5, 1, 1), (1, -0.5, 0, 2), (7, 0, 3, 8), (8, 0, 0, 0)]
     facts = validate(log(rows, terminations=[False, False, False, True])).facts
     assert facts["rows"] == "4"
-    assert facts["episodes"] == "2 of 2 to 2 rows (median 2)"
+    assert facts["episodes"] == "2, each of 2 to 2 rows (median 2)"
     assert facts["terminations"] == "1; 1 truncated episode"
     assert facts["observations"] == "1 component (float64)"
     assert facts["rewards"] == "0 to 3, mean 1, 50.0% not zero"

@@ -40,7 +40,7 @@ READING = """
         reads a single integer per row as an index (default: auto)
     --timeouts auto|trust|ignore  which timeouts end an episode: trust means all, ignore means none; auto means all,
         unless the log shows that the states continue after them (default: auto)
-    --max-memory X  gigabytes of memory that reading the log may take; the default is half of this machine's memory
+    --max-memory X  gigabytes of memory that reading the log may take; the default is half of what this process may use
 """
 REWARD = """
     --reward MODULE:FUNCTION  use another reward: a function of three arrays (states, actions, next states); the

@@ -74,7 +74,7 @@ def _facts(dataset: Dataset, lengths: np.ndarray, state_count: int, source: Stat
     with_action, starts = len(np.unique(source)), len(np.unique(source[dataset.starts]))
     return {
         "rows": f"{len(dataset):,}",
-        "episodes": f"{dataset.episode_count:,} of {lengths.min():,} to {lengths.max():,} rows "
+        "episodes": f"{dataset.episode_count:,}, each of {lengths.min():,} to {lengths.max():,} rows "
         f"(median {np.median(lengths):,.0f})",
         "terminations": f"{ends:,}; {plural(dataset.episode_count - ends, 'truncated episode')}",
         "observations": f"{plural(dataset.observations.shape[1], 'component')} ({dataset.observations.dtype})",

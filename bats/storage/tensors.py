@@ -60,7 +60,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
         if array.dtype.kind not in "biuf":
             raise DataError("integers, floats or flags", f"{array.dtype}", file=str(path), field=name)
     if any(max(array.shape, default=0) > path.stat().st_size for array in arrays.values()):  # next to an axis of size 0
-        raise DataError("axes no longer than the file has bytes", "a longer one", file=str(path))
+        raise DataError("arrays that fit into the file", "an array with a longer axis", file=str(path))
     unsigned = json.dumps({name: fact for name, fact in facts.items() if name != "checksum"}, sort_keys=True)
     if checksum(dict(sorted(arrays.items())), unsigned) != facts["checksum"]:
         raise DataError("content that matches its checksum", "different content (the file is damaged)", file=str(path))

@@ -171,5 +171,5 @@ def test_a_round_of_no_stitches_cannot_claim_a_billion_steps(tmp_path: Path) -> 
     empty = {"action": (0, long, 1), "state": (0, long - 1, 1), "reward": (0, long), "planning_error": (0,)}
     arrays = dict.fromkeys(("source", "target", "length"), none) | {name: np.zeros(of) for name, of in empty.items()}
     write_tensors(tmp_path / "round-0001.safetensors", "bats-stitches", arrays, {})
-    with pytest.raises(DataError, match="axes no longer than the file has bytes"):
+    with pytest.raises(DataError, match="arrays that fit into the file"):
         load_mdp(tmp_path)

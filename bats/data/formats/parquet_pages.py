@@ -110,7 +110,11 @@ def _leaf_names(elements: list[dict[int, Any]]) -> Iterator[str]:
 def _page_sizes(stream: BinaryIO, column: dict[int, int]) -> PageSizes:
     """Follows the pages of a column until all of its values have been seen, as Arrow does."""
     values, offset, dictionary = column.get(VALUES, -1), column.get(DATA_START, -1), column.get(DICTIONARY_START, 0)
-    require(min(values, offset) >= 0, "columns with their place and size", f"{values} values at byte {offset}")
+    require(
+        min(values, offset) >= 0,
+        "the number of values and the position of each column in the footer",
+        f"{values} and {offset}",
+    )
     sizes, offset = PageSizes(), min(offset, dictionary) if dictionary > 0 else offset
     while sizes.values < values:
         header, header_bytes = _read_header(stream, offset)

@@ -123,7 +123,7 @@ class MemoryBudget:
         """Counts bytes that are needed for a while, beside whatever else is read; `declared` is what the file says."""
         self._working = max(self._working, working)
         needed, limit = in_units(self.limit - self.left), in_units(self.limit)
-        found = f"one that takes {needed}, of which {in_units(max(declared, working))} are declared here"
+        found = f"one that takes {needed}, and this field alone declares {in_units(max(declared, working))}"
         hint = "If you trust the file, raise the limit: --max-memory GIGABYTES (in Python: max_memory=…)."
         require(self.left >= 0, f"a log that takes at most {limit} of memory to read", found, field=field, hint=hint)
 
