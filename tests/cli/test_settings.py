@@ -166,7 +166,7 @@ def test_the_long_help_shows_a_flag_for_every_setting_and_no_other(capsys: pytes
     assert long >= expected
     not_settings = long - expected
     assert not_settings == {
-        *("help", "out", "seed", "reuse", "columns", "actions", "timeouts", "quiet"),
+        *("help", "out", "seed", "reuse", "columns", "actions", "timeouts", "max-memory", "quiet"),
         *("reward", "goal", "radius"),
         *("preset", "config", "help-all"),
     }
