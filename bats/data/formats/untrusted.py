@@ -32,6 +32,8 @@ COPIES, OTHER_COPIES = {"observations": 6, "next_observations": 1}, 4
 """times that a field is in memory as floats at the peak, beside the array that was read; measured"""
 ID_BYTES = 200
 """memory for each episode id that is a text, while it is given a number"""
+FIXED_BYTES = 4 * 10**7
+"""memory for any log: what libraries keep, and what is read at a time; measured"""
 ROW_BYTES, COMPONENT_BYTES = 120, 1000
 """further memory for each row (flags, indices, tables of hashes) and each component (its name and range); measured"""
 
@@ -105,7 +107,7 @@ class MemoryBudget:
 
     @property
     def left(self) -> int:
-        return self.limit - self._lasting - COMPONENT_BYTES * self._width - self._working
+        return self.limit - FIXED_BYTES - self._lasting - COMPONENT_BYTES * self._width - self._working
 
     def admit(self, field: str, shape: tuple[int, ...], dtype: np.dtype, *, working: int = 0, kind: str = "") -> None:
         """Counts an array; `working`: bytes needed only while it is read; `kind`: the field of a log it belongs to."""
