@@ -57,8 +57,8 @@ def main() -> None:
 def measure(task: str, rows: int, folder: Path | None, updates: int | None, *, quick: bool) -> dict[str, float]:
     """Seconds per stage, peak memory in GB and value of one fit."""
     from bats.presets import changed, preset
-    from bats.runs.folder import seconds_by_stage
     from bats.runs.pipeline import fit
+    from bats.runs.records import seconds_by_stage
     from bats.tasks import collect
 
     began = time.perf_counter()

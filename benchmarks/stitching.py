@@ -21,8 +21,8 @@ from pathlib import Path
 from bats.config import Config
 from bats.model.fit import load_model
 from bats.presets import changed, preset
-from bats.runs.folder import seconds_by_stage
 from bats.runs.pipeline import fit
+from bats.runs.records import seconds_by_stage
 from bats.stitching.records import RoundRecord
 from bats.tasks.maze2d import find_maze
 from benchmarks.certificate_coverage import coverage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -39,8 +40,8 @@ class KnownWorld(Dynamics):
     def member_count(self) -> int:
         return len(jax.tree.leaves(self.networks)[0])
 
-    def delta(self, states: Array, actions: Array) -> tuple[Array, Array]:
-        raise NotImplementedError
+    @abstractmethod
+    def delta(self, states: Array, actions: Array) -> tuple[Array, Array]: ...
 
     def reward(self, states: Array, actions: Array, next_states: Array) -> Array:
         return jnp.zeros(states.shape[:-1])

@@ -17,7 +17,8 @@ from bats.cli.output import Terminal, print_facts, print_line, print_notes, shel
 from bats.cli.settings import add_settings, read_settings
 from bats.graph.rollouts import roll_out, stitched_share
 from bats.policy.policy import Policy
-from bats.runs.folder import RunFolder, seconds_by_stage
+from bats.runs.folder import RunFolder
+from bats.runs.records import seconds_by_stage
 from bats.runs.result import Result
 from bats.stitching.records import SHARE_STEPS, RoundRecord
 

@@ -14,8 +14,9 @@ from bats.bounds.certificate import Certificate, load_certificate
 from bats.errors import DataError
 from bats.graph.rollouts import roll_out
 from bats.report.html import in_words
-from bats.runs.folder import RunFolder, seconds_by_stage
+from bats.runs.folder import RunFolder
 from bats.runs.manifest import file_checksum
+from bats.runs.records import seconds_by_stage
 from bats.runs.result import solve_again
 from bats.stitching.records import SHARE_STEPS
 from bats.storage.json_records import flatten, read_json, to_plain

@@ -25,31 +25,21 @@
 
 Every file appears whole or not at all, so a killed process leaves nothing but whole files and temporary ones. The next
 start removes the temporary ones and those of an unfinished stage or round, which is made again.
-
-A run is its stages, and a stage is identified by what it depends on alone. Settings of stages that are not made yet may
-change; settings of a stage that is made may not.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from bats.arrays import field_values
 from bats.bounds.certificate import Option
 from bats.config import Config
 from bats.data.dataset import Dataset
-from bats.data.episodes import Note
 from bats.errors import DataError, OutputError, SettingError
 from bats.graph.files import base_path, load_mdp, load_round, round_path, save_mdp, save_round
 from bats.graph.mdp import Stitches, TabularMDP
@@ -64,157 +54,15 @@ from bats.runs.manifest import (
     remove_unlisted,
     write_manifest,
 )
+from bats.runs.records import VERSION, Header, LogCard, StitchErrors, Summary, Timing
+from bats.runs.stages import STAGES, setting_differences, stage_checksums
 from bats.stitching.records import Attempts, RoundRecord
 from bats.storage.atomic import is_temporary, output_errors, read_text, write_text
-from bats.storage.json_records import flatten, read_json, read_lines, read_record, to_plain, write_lines, write_record
-from bats.storage.schema import MAY_BE_NOT_FINITE
-from bats.storage.tensors import checksum, read_struct, write_struct
+from bats.storage.json_records import read_json, read_lines, read_record, write_lines, write_record
+from bats.storage.lock import locked
+from bats.storage.tensors import read_struct, write_struct
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
-VERSION = 7
-"""raised when the meaning of what a folder holds changes"""
 _ATTEMPTS, _ROLLOUTS, _ERRORS = "bats-attempts", "bats-rollouts", "bats-errors"
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a run is a run of, besides its settings."""
-
-    version: int
-    package: str
-    log: str
-    transitions: str
-    """checksum of the log's states, actions and episodes"""
-    rewards: str
-    """checksum of its rewards"""
-    starts: str
-    """checksum of its start states"""
-    seed: int
-    reused: str | None = None
-    """another run whose model and graph it began with"""
-
-    @classmethod
-    def of(cls, dataset: Dataset, seed: int, reused: Path | str | None = None) -> Header:
-        arrays = {name: value for name, value in field_values(dataset).items() if isinstance(value, np.ndarray)}
-        rewards = {"rewards": arrays.pop("rewards")}
-        starts = {name: arrays.pop(name) for name in ("starts", "start_weights")}
-        parts = {"transitions": arrays, "rewards": rewards, "starts": starts}
-        # neither the name of a log nor the way it is stored matters
-        sums = {part: checksum(of_part, str(dataset.action_count)) for part, of_part in parts.items()}
-        reused = None if reused is None else str(reused)
-        return cls(VERSION, version("bats-rl"), dataset.name, **sums, seed=seed, reused=reused)
-
-    def differences(self, other: Header, *parts: str) -> list[str]:
-        """How some parts of another run differ from this one's, in words."""
-        found = []
-        for part in parts:
-            own, others = getattr(self, part), getattr(other, part)
-            if own == others:
-                continue
-            if part == "seed":
-                found.append(f"its seed is {own}, not {others}")
-            elif part == "reused":
-                began, begins = ("without --reuse" if run is None else f"with --reuse {run}" for run in (own, others))
-                found.append(f"it was started {began}, not {begins}")
-            else:
-                found.append(f"it was started with other {part} (its log: {self.log}; the log given now: {other.log})")
-        return found
-
-
-@dataclass(frozen=True)
-class LogCard:
-    """What the MDP of a log does not hold."""
-
-    rows: int
-    episodes: int
-    observation_names: tuple[str, ...]
-    """empty where the log has no names"""
-    action_names: tuple[str, ...]
-    notes: tuple[Note, ...]
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> LogCard:
-        names = dataset.observation_names or (), dataset.action_names or ()
-        return cls(len(dataset), dataset.episode_count, *names, dataset.notes)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long a stage or a round took."""
-
-    stage: str
-    round: int | None
-    seconds: float
-
-
-def seconds_by_stage(timings: Iterable[Timing]) -> dict[str, float]:
-    """The time that each stage took in all its rounds, in the order of the stages."""
-    seconds: dict[str, float] = {}
-    for timing in timings:
-        seconds[timing.stage] = seconds.get(timing.stage, 0.0) + timing.seconds
-    return seconds
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended, and what solving it again needs."""
-
-    rounds: int
-    gamma: float
-    penalty: float
-    """in reward per unit of error"""
-    penalty_steps: float | None
-    """the same in steps, where it was given in steps"""
-    tolerance: float | None
-    dead_end_value: float
-    logged_value: float
-    """discounted return of the logged behaviour from the starts"""
-    logged_dead_end_weight: float
-    """how much that changes with the value of a dead end"""
-    log_value: float
-    """optimal value of the log alone at the starts"""
-    value: float
-    """and with the stitches"""
-    metric: tuple[float, ...]
-    """weight of each component of a state; of ordinary steps where the metric was learned"""
-
-
-STAGES: dict[str, tuple[str, ...]] = {
-    "model": ("model",),
-    "stitching": ("gamma", "metric", "penalty_steps", "penalty", "penalize_rounds", "stitch"),
-    "final graph": ("final_tolerance", "choice"),
-    "policy": ("rollouts", "cloning"),
-    "certificate": ("certificate", "bisimulation"),
-}
-"""the settings that each stage depends on, besides those of the stages before it"""
-
-
-def stage_settings(config: Config, stage: str) -> tuple[str, ...]:
-    """The settings, and groups of settings, that a stage of a run with this configuration depends on by itself."""
-    if stage == "stitching" and config.metric == "bisimulation":
-        return (*STAGES[stage], "bisimulation")
-    if stage == "final graph" and (config.choice.penalties or config.choice.tolerances):
-        return (*STAGES[stage], *STAGES["certificate"])  # options are ranked by their bounds
-    return STAGES[stage]
-
-
-def setting_differences(own: Config, other: Config, stages: Iterable[str]) -> dict[str, str]:
-    """How another configuration differs, in words by the dotted name, in what some stages of a run depend on."""
-    names = [name for stage in stages for name in stage_settings(own, stage)]
-    old, new = (dict(flatten({name: to_plain(config)[name] for name in names})) for config in (own, other))
-    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return {name: f"its {name} is {old.get(name)}, not {new.get(name)}" for name in differing}
-
-
-@dataclass(frozen=True, eq=False)
-class StitchErrors:
-    """The errors of all stitches by the last learned metric."""
-
-    error: Float[np.ndarray, "C"] = field(metadata=MAY_BE_NOT_FINITE)
 
 
 class RunFolder:
@@ -306,7 +154,7 @@ class RunFolder:
         if self.is_finished:
             yield
             return
-        with _locked(self.path / "lock"):
+        with locked(self.path / "lock"):
             self._check(header, config)  # again: another process may have been faster
             if self._has_begun:
                 if self.settings() != config:
@@ -381,21 +229,11 @@ class RunFolder:
 
     def _list_files(self) -> None:
         files = current_files(self.path)
-        write_manifest(self.path, Manifest(files, self._stage_checksums(self._stages(files))))
+        write_manifest(self.path, Manifest(files, stage_checksums(self.settings(), self._stages(files))))
 
     def _check_files(self) -> None:
         manifest = self._manifest()
-        check_manifest(self.path, manifest, self._stage_checksums(manifest.settings))
-
-    def _stage_checksums(self, stages: Container[str]) -> dict[str, str]:
-        """The checksums of the settings that some stages depend on."""
-        config = self.settings()
-        plain, sums = to_plain(config), {}
-        for stage in STAGES:
-            if stage in stages:
-                own = {name: plain[name] for name in stage_settings(config, stage)}
-                sums[stage] = checksum({}, json.dumps(own, sort_keys=True))
-        return sums
+        check_manifest(self.path, manifest, stage_checksums(self.settings(), manifest.settings))
 
     # its contents
 
@@ -490,22 +328,3 @@ class RunFolder:
 
     def timings(self) -> tuple[Timing, ...]:
         return read_lines(Timing, self._timings)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock that the system releases when the process ends, however it ends."""
-    with output_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # a link could lead anywhere, so it is not followed
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    with os.fdopen(handle, "rb") as stream:
-        with output_errors(path, "locked"):
-            try:
-                if sys.platform == "win32":
-                    msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
-                else:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError) as error:
-                raise OutputError(f"Another process is working in {path.parent}; wait until it ends.") from error
-        yield  # closing the file releases the lock

@@ -17,6 +17,7 @@ from bats.storage.tensors import read_facts
 
 NAME = "files.json"
 STARTED = ("run.json",)
+"""written when a run begins, before any result"""
 RESULTS = (
     "log.json",
     "model.*",

@@ -40,8 +40,9 @@ from bats.policy.files import load_policy, save_policy
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 from bats.presets import preset
-from bats.runs.folder import Header, RunFolder, Summary, Timing
+from bats.runs.folder import RunFolder
 from bats.runs.interrupts import noted_interrupts, stoppable
+from bats.runs.records import Header, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch

@@ -19,7 +19,8 @@ from bats.graph.solve import Solution, policy_iteration
 from bats.metric.scaled import ScaledMetric
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
-from bats.runs.folder import RunFolder, Summary, Timing
+from bats.runs.folder import RunFolder
+from bats.runs.records import Summary, Timing
 from bats.stitching.records import RoundRecord
 from bats.storage.atomic import output_errors, refuse_existing
 

@@ -24,7 +24,9 @@ from bats.graph.mdp import LOGGED, REUSED, TabularMDP
 from bats.graph.relabel import prune, stitch_errors, with_gamma
 from bats.model.ensemble import Dynamics, one_hot
 from bats.model.fit import Model, fit_rewards, load_model
-from bats.runs.folder import Header, RunFolder, setting_differences
+from bats.runs.folder import RunFolder
+from bats.runs.records import Header
+from bats.runs.stages import setting_differences
 from bats.stitching.history import History
 from bats.stitching.records import Attempts, Outcome
 

@@ -26,8 +26,8 @@ from bats.policy.demonstrations import logged_rows
 from bats.policy.files import load_policy, save_policy
 from bats.policy.policy import Policy
 from bats.presets import changed, preset
-from bats.runs.folder import Header
 from bats.runs.pipeline import fit
+from bats.runs.records import Header
 from bats.runs.result import Result
 from bats.storage.json_records import read_json, to_plain, write_lines
 from bats.studies.car_findings import Findings, VariantFindings

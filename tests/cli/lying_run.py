@@ -18,7 +18,8 @@ from bats.graph.solve import logged_value, policy_iteration, start_value
 from bats.policy.files import save_policy
 from bats.policy.policy import Policy
 from bats.policy.support import Support
-from bats.runs.folder import Header, RunFolder, Summary
+from bats.runs.folder import RunFolder
+from bats.runs.records import Header, Summary
 from bats.tasks.worlds import CHAIN
 
 GOAL = 9

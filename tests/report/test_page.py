@@ -25,7 +25,8 @@ from bats.report.maps import MAX_UNPROJECTED, plane_of
 from bats.report.page import compare_reports, write_report
 from bats.report.plots import label, numbers
 from bats.report.rounds import attempts_by_error, rounds_sections, value_by_round
-from bats.runs.folder import LogCard, RunFolder
+from bats.runs.folder import RunFolder
+from bats.runs.records import LogCard
 from bats.stitching.records import Attempts, Outcome
 from bats.storage.json_records import write_record
 from tests.conftest import CopyRun

@@ -8,7 +8,8 @@ import numpy as np
 
 from bats.config import Config
 from bats.graph.mdp import Stitches, TabularMDP
-from bats.runs.folder import VERSION, Header, RunFolder, Summary
+from bats.runs.folder import RunFolder
+from bats.runs.records import VERSION, Header, Summary
 from bats.stitching.records import Attempts, Outcome, RoundRecord
 from tests.mdps import mdp_from_edges
 

@@ -26,7 +26,9 @@ from bats.config import (
 )
 from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError
-from bats.runs.folder import STAGES, VERSION, Header, LogCard, RunFolder, Timing, stage_settings
+from bats.runs.folder import RunFolder
+from bats.runs.records import VERSION, Header, LogCard, Timing
+from bats.runs.stages import STAGES, stage_settings
 from bats.storage.json_records import to_plain
 from bats.storage.tensors import read_tensors, write_tensors
 from tests.conftest import CopyRun

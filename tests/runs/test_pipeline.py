@@ -24,8 +24,9 @@ from bats.metric.scaled import ScaledMetric
 from bats.model.fit import Model, load_model
 from bats.policy.files import load_policy
 from bats.runs import pipeline
-from bats.runs.folder import Header, RunFolder
+from bats.runs.folder import RunFolder
 from bats.runs.pipeline import Job, fit, own_penalty, penalty_unit, solved_log
+from bats.runs.records import Header
 from bats.runs.result import Result, load_result
 from bats.stitching.records import RoundRecord
 from tests.cli.lying_run import lying_log
