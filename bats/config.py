@@ -121,7 +121,7 @@ class ModelConfig(Settings):
     batch_size: Count = 256
     """rows per update and network"""
     updates: Count = 11_000
-    """training updates; for long logs see `passes`"""
+    """training updates; a log of more than a million rows gets more, see `--model.passes`"""
     passes: NonNegative = 2.8
     """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead"""
     learning_rate: Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)] = 2e-3
@@ -311,9 +311,10 @@ class Config(Settings):
     """unit of distances. steps: each component divided by its typical change in one step; raw: as in the log; std:
     divided by the standard deviation; bisimulation: a learned distance that bounds value differences"""
     penalty_steps: NonNegative = 3.0
-    """penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of V in the log's MDP"""
+    """penalty for a stitch error of 1, given as a number of lost steps; a lost step costs (1 - gamma) x (largest -
+    smallest value V in the log's MDP)"""
     penalty: NonNegative | None = None
-    """penalty per unit of stitch error, in reward [c]; replaces `penalty_steps`"""
+    """penalty for a stitch error of 1, in reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True
     """penalize stitches in every round; false: only in the finished graph [the paper]"""
     final_tolerance: PositiveOrInfinite | None = None

@@ -31,17 +31,22 @@ MAX_NAME = 100
 RUN = "folder of a finished run"
 
 
-def _add_changes(parser: ArgumentParser) -> None:
+def _add_changes(parser: ArgumentParser, *, log: bool) -> None:
+    """The settings of a solution; `log`: of a log, too, which has no stitches."""
+    only = "for run folders only: " if log else ""
     table = f"""
     --gamma X  discount per step
     --dead-end-value X  value of a state after which the log has no data
-    --penalty-steps X  penalty per unit of stitch error, in steps; one step costs (1 - gamma) x the range of V in the
-        log's MDP
-    --penalty X  penalty per unit of stitch error, in reward; replaces --penalty-steps
-    --tolerance X  use only stitches with an error below this
+    --penalty-steps X  {only}penalty for a stitch error of 1, given as a number of lost steps; a lost step
+        costs (1 - gamma) x (largest - smallest value V in the log's MDP)
+    --penalty X  {only}penalty for a stitch error of 1, in reward; replaces --penalty-steps
+    --tolerance X  {only}use only stitches with an error below this
     {REWARD}
     """
-    add_options(parser.add_argument_group("settings to solve with", "The defaults are the run's own settings."), table)
+    defaults = "The defaults are the run's own settings."
+    if log:
+        defaults = f"For a run, the defaults are its own settings. For a log: discount {GAMMA}, dead-end value 0."
+    add_options(parser.add_argument_group("settings to solve with", defaults), table)
 
 
 def _read_changes(arguments: Namespace) -> Changes:
@@ -57,7 +62,7 @@ def add_solve(parser: ArgumentParser) -> None:
     --policy FILE  for run folders only: clone the solved policy and write it to this .safetensors file
     """
     add_options(parser, table + QUIET)
-    _add_changes(parser)
+    _add_changes(parser, log=True)
     add_options(parser.add_argument_group("reading the log"), COLUMNS + READING)
 
 
@@ -150,7 +155,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
 def add_clone(parser: ArgumentParser) -> None:
     name = "--name NAME  name of the new policy, RUN/policies/NAME.safetensors (required)"
     add_options(parser, f"RUN  {RUN}\n {name} {QUIET}")
-    _add_changes(parser)
+    _add_changes(parser, log=False)
     add_groups(parser, "rollouts", "cloning")
 
 

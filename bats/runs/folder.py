@@ -203,7 +203,9 @@ class RunFolder:
             groups, advice = {name.split(".")[0] for name in changed}, "Choose another folder."
             if not differences and groups <= {*STAGES["final graph"], *STAGES["policy"], "certificate"}:
                 command, addition = ("certify", "certificate") if groups == {"certificate"} else ("clone", "policy")
-                finish = f"First finish this run with its own settings, `bats-rl fit … --config {self.path}`; then "
+                finish = (
+                    f"First finish this run with its own settings, `bats-rl fit … --config {self._settings}`; then "
+                )
                 advice = f"`bats-rl {command} {self.path}` adds another {addition} to this run."
                 advice = advice if self.is_finished else finish + advice
             found = "; ".join([*differences, *changed.values()])
