@@ -253,7 +253,7 @@ class CloningConfig(Settings):
     hidden: tuple[Count, ...] = (256, 256, 256)
     """units of the hidden layers"""
     updates: Count = 20_000
-    """training updates; a quarter of the default is enough for a few thousand states"""
+    """training updates; 5,000 are enough for a few thousand states"""
     batch_size: Count = 512
     """demonstrations per update"""
     censored: bool = True
