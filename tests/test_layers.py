@@ -22,7 +22,7 @@ PACKAGE = Path(bats.__file__).parent
 ORDER = (
     *("errors", "arrays", "streams", "storage", "config", "presets"),
     *("data", "tasks", "graph", "networks", "model", "metric", "planning", "stitching"),
-    *("policy", "bounds", "runs", "evaluation", "report", "studies", "cli"),
+    *("policy", "bounds", "runs", "evaluation", "baselines", "report", "studies", "cli"),
 )
 """a package may import from those before it"""
 NEURAL = (
@@ -30,6 +30,8 @@ NEURAL = (
     *("planning", "stitching.acceptance", "stitching.loop", "stitching.metric_refresh", "stitching.sources"),
     *("policy.cloning", "bounds.certify", "bounds.choose_penalty", "bounds.cloned_policy", "bounds.error_calibration"),
     *("bounds.error_estimates", "bounds.graph_policy", "runs.pipeline", "runs.reuse", "runs.variants", "studies"),
+    *("baselines.core", "baselines.networks", "baselines.methods", "baselines.model", "baselines.catalogue"),
+    "baselines.training",
 )
 """the packages and modules that need JAX"""
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

@@ -250,13 +250,15 @@ class _Actor(eqx.Module):
     low: Float[Array, "A"]
     high: Float[Array, "A"]
     action_count: int | None = eqx.field(static=True)
+    squashed: bool = eqx.field(static=True)
 
     @classmethod
     def of(cls, policy: Policy) -> _Actor:
         numbers = policy.mean, policy.std, policy.low, policy.high
         weights, biases = (tuple(map(jnp.asarray, part)) for part in (policy.weights, policy.biases))
         mean, std, low, high = (jnp.asarray(array, jnp.float32) for array in numbers)
-        return cls(MLP(weights, biases), mean, std, low, high, policy.action_count)
+        network = MLP(weights, biases, policy.activation)
+        return cls(network, mean, std, low, high, policy.action_count, policy.squashed)
 
     def act(self, states: Float[Array, "M B D"]) -> Float[Array, "M B A"]:
         """The policy's deterministic actions, as the dynamics take them."""
@@ -264,6 +266,7 @@ class _Actor(eqx.Module):
         if self.action_count is not None:
             return jax.nn.one_hot(outputs.argmax(axis=-1), self.action_count)
         mean = jnp.split(outputs, 2, axis=-1)[0]
+        mean = jnp.tanh(mean) if self.squashed else mean
         return jnp.clip((self.high + self.low) / 2 + (self.high - self.low) / 2 * mean, self.low, self.high)
 
 

@@ -273,7 +273,8 @@ def load_metric(path: Path | str) -> BisimulationMetric:
             }
         )
         input_limit(layers, scale=float(scale) * float(margin))  # refuses weights that are too large
-        network = MLP(*map(tuple, zip(*layers, strict=True)))
+        weights, biases = zip(*layers, strict=True)
+        network = MLP(weights, biases)
         return BisimulationMetric(network, mean, std, scale, margin, build(StateSplit, facts, file=str(path)))
     except KeyError as error:  # a checksum can be right all the same
         raise DataError("a complete metric", f"no entry {error}", file=str(path)) from error

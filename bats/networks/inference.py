@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
 """weight (inputs by outputs) and bias of each layer"""
+Activation = Literal["silu", "relu"]
+"""of the hidden layers"""
 
 CONSTANT = 1e-6
 """a number with a smaller std counts as constant and keeps its scale"""
@@ -25,12 +27,14 @@ MIN_REACH = 1000.0
 """standardised inputs up to this must not make any number that large: a network of larger weights is refused"""
 
 
-def forward(layers: Layers, inputs: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n outputs"]:
+def forward(
+    layers: Layers, inputs: Float[np.ndarray, "n D"], activation: Activation = "silu"
+) -> Float[np.ndarray, "n outputs"]:
     """What `networks.mlp.MLP` computes."""
     hidden = inputs
     for weight, bias in layers[:-1]:
         hidden = hidden @ weight + bias
-        hidden *= sigmoid(hidden)
+        hidden *= sigmoid(hidden) if activation == "silu" else hidden > 0
     weight, bias = layers[-1]
     return hidden @ weight + bias
 
@@ -79,8 +83,8 @@ def single_layers(
 def input_limit(layers: Layers, *, scale: float = 1.0) -> np.float32:
     """How large inputs may be for no number in the network, nor `scale` times its outputs, to exceed `LARGEST`.
 
-    The weights of a layer bound its outputs, and no SiLU makes a number larger. Below the limit nothing overflows, in
-    whatever order the products are summed. `SettingError` if the limit would be below `MIN_REACH`.
+    The weights of a layer bound its outputs, and no activation makes a number larger. Below the limit nothing
+    overflows, in whatever order the products are summed. `SettingError` if the limit would be below `MIN_REACH`.
     """
     slope, offset, limit = 1.0, 0.0, LARGEST
     for layer, (weight, bias) in enumerate(layers, start=1):

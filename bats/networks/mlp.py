@@ -1,7 +1,8 @@
-"""The one network of this package: a fully connected perceptron with smooth activations, in JAX and in plain NumPy.
+"""The one network of this package: a fully connected perceptron, in JAX and in plain NumPy.
 
-Smooth (SiLU) because planning differentiates through it. Several members are one network whose weights carry a leading
-member axis, so that a whole ensemble is one matrix product per layer.
+Its activations are smooth (SiLU), because planning differentiates through it; baselines have ReLU, as published.
+Several members are one network whose weights carry a leading member axis, so that a whole ensemble is one matrix
+product per layer.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bats.networks.inference import Layers
+from bats.networks.inference import Activation, Layers
 
+NORM_EPSILON = 1e-6
+"""added to the variance that a layer norm divides by"""
 DRAWS = 2**16
 """random numbers drawn at a time"""
 
@@ -26,11 +29,16 @@ class MLP(eqx.Module):
 
     weights: tuple[Float[Array | np.ndarray, "*M _ _"], ...]
     biases: tuple[Float[Array | np.ndarray, "... _"], ...]
+    activation: Activation = eqx.field(static=True, default="silu")
+    layer_norm: bool = eqx.field(static=True, default=False)
+    """standardise what a hidden layer gives to the next one, whose weights do the rest of a layer norm"""
 
     def __call__(self, inputs: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
-        hidden = inputs
+        hidden, activate = inputs, jax.nn.silu if self.activation == "silu" else jax.nn.relu
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            hidden = jax.nn.silu(hidden @ weight + bias)
+            hidden = activate(hidden @ weight + bias)
+            if self.layer_norm:
+                hidden = jax.nn.standardize(hidden, epsilon=NORM_EPSILON)
         return hidden @ self.weights[-1] + self.biases[-1]
 
     def layers(self) -> Layers:

@@ -16,6 +16,7 @@ from bats.storage.tensors import read_tensors, tensor_facts, write_tensors
 
 _KIND = "bats-policy"
 _ARRAYS = ("mean", "std", "low", "high")
+_USUAL = {"activation": "silu", "squashed": False}
 _OLD_NAMES = {
     "std": "deviation",
     "support.sample": "familiar.sample",
@@ -50,6 +51,8 @@ def _contents(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, object]]
         arrays |= {f"weight.{layer}": weight, f"bias.{layer}": bias}
     layers, card = len(policy.weights), dict(policy.card)
     facts: dict[str, object] = {"layers": layers, "action_count": policy.action_count, "card": card}
+    # written only where they are not the usual ones, which older files do not name
+    facts |= {name: getattr(policy, name) for name, usual in _USUAL.items() if getattr(policy, name) != usual}
     if policy.support is not None:
         arrays |= {"support.sample": policy.support.sample, "support.weight": policy.support.weight}
         facts["support_limit"] = policy.support.limit
@@ -75,10 +78,15 @@ def load_policy(path: Path | str) -> Policy:
         return Policy(
             weights=tuple(arrays[f"weight.{layer}"] for layer in layers),
             biases=tuple(arrays[f"bias.{layer}"] for layer in layers),
-            **{name: arrays[name] for name in _ARRAYS},
+            mean=arrays["mean"],
+            std=arrays["std"],
+            low=arrays["low"],
+            high=arrays["high"],
             action_count=facts["action_count"],
             support=None if limit is None else Support(arrays["support.sample"], arrays["support.weight"], limit),
             card=facts["card"],
+            activation=facts.get("activation", "silu"),
+            squashed=facts.get("squashed", False),
         )
     except KeyError as error:  # a checksum can be right all the same
         raise DataError("a complete policy", f"no entry {error}", file=str(path)) from error
@@ -89,12 +97,13 @@ def load_policy(path: Path | str) -> Policy:
 def description(policy: Policy) -> dict[str, object]:
     """The human-readable summary of a policy, in plain values."""
     discrete = policy.action_count is not None
+    bounded = "brought by tanh between" if policy.squashed else "clipped to"
     bounds = {"numbers": len(policy.low), "low": policy.low.tolist(), "high": policy.high.tolist()}
     return {
         "observation": {"numbers": len(policy.mean), "mean": policy.mean.tolist(), "std": policy.std.tolist()},
         "action": {"count": policy.action_count} if discrete else bounds,
         "hidden": [len(bias) for bias in policy.biases[:-1]],
-        "answers": "the most likely action" if discrete else "the mean of a Gaussian, clipped to the bounds",
+        "answers": "the most likely action" if discrete else f"the mean of a Gaussian, {bounded} the bounds",
         "support_limit": None if policy.support is None else policy.support.limit,
         **policy.card,
     }

@@ -71,7 +71,8 @@ def _model(policy: Policy, onnx: Any) -> Any:
         hidden = graph.add("MatMul", hidden, graph.constant(weight))
         hidden = graph.add("Add", hidden, graph.constant(bias))
         if layer < len(policy.weights) - 1:
-            hidden = graph.add("Mul", hidden, graph.add("Sigmoid", hidden))
+            silu = policy.activation == "silu"
+            hidden = graph.add("Mul", hidden, graph.add("Sigmoid", hidden)) if silu else graph.add("Relu", hidden)
     if policy.action_count is not None:
         graph.add("ArgMax", hidden, name="action", axis=1, keepdims=0)
         graph.add("Softmax", hidden, name="probabilities", axis=1)
@@ -100,11 +101,12 @@ def _model(policy: Policy, onnx: Any) -> Any:
 
 
 def _add_gaussian(graph: _Graph, policy: Policy, outputs: str) -> None:
-    """The outputs hold mean and raw log-std side by side; adds the clipped action and its std."""
+    """The outputs hold mean and raw log-std side by side; adds the bounded action, and the std before any tanh."""
     half = graph.constant((policy.high - policy.low) / 2)
     count = len(policy.low)
     first, middle, last, axis = (graph.constant(np.array([index], np.int64)) for index in (0, count, 2 * count, 1))
-    mean = graph.add("Mul", graph.add("Slice", outputs, first, middle, axis), half)
+    mean = graph.add("Slice", outputs, first, middle, axis)
+    mean = graph.add("Mul", graph.add("Tanh", mean) if policy.squashed else mean, half)
     mean = graph.add("Add", mean, graph.constant((policy.high + policy.low) / 2))
     graph.add("Min", graph.add("Max", mean, graph.constant(policy.low)), graph.constant(policy.high), name="action")
     share = graph.add("Sigmoid", graph.add("Slice", outputs, middle, last, axis))

@@ -1,7 +1,10 @@
-"""The cloned policy: a network in plain NumPy that takes observations as they are and returns actions.
+"""A policy: a network in plain NumPy that takes observations as they are and returns actions.
 
-    observation -> standardised -> hidden layers (SiLU) -> mean and log-std of each action dimension -> clipped
-                                                        -> or the logit of each discrete action
+    observation -> standardised -> hidden layers -> mean and log-std of each action dimension -> tanh, or clipped
+                                                 -> or the logit of each discrete action
+
+A policy cloned from a graph has smooth hidden layers (SiLU) and clips. Baselines have ReLU, and tanh where their papers
+do.
 
 The standardisation and the action bounds are part of it, so that nothing else is needed to act. With a sample of the
 logged states it also measures how far an observation lies from the log. Needs NumPy alone.
@@ -20,7 +23,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bats.errors import SettingError, check_rules
-from bats.networks.inference import LARGEST, Layers, forward, input_limit, sigmoid, single_floats, single_layers
+from bats.networks.inference import (
+    LARGEST,
+    Activation,
+    Layers,
+    forward,
+    input_limit,
+    sigmoid,
+    single_floats,
+    single_layers,
+)
 from bats.policy.support import Support
 
 if TYPE_CHECKING:
@@ -49,6 +61,10 @@ class Policy:
     high: Float[np.ndarray, "A"]
     action_count: int | None = None
     """number of discrete actions; None for continuous ones"""
+    activation: Activation = "silu"
+    """of the hidden layers"""
+    squashed: bool = False
+    """an action is the tanh of a Gaussian number; otherwise the number itself, clipped"""
     support: Support | None = None
     card: Mapping[str, object] = field(default_factory=dict)
     """where it comes from, in plain values, for people"""
@@ -72,6 +88,8 @@ class Policy:
                 "`low` and `high` are for continuous actions, `action_count` is for discrete ones": (count is None)
                 == (actions > 0),
                 f"`support` must be of observations of {numbers} numbers": self.support is None or support_fits,
+                "`activation` must be 'silu' or 'relu'": self.activation in ("silu", "relu"),
+                "`squashed` must be true or false": isinstance(self.squashed, bool),
                 "`card` must be a mapping": isinstance(self.card, Mapping),
             }
         )
@@ -124,11 +142,10 @@ class Policy:
     def distribution(
         self, observations: Float[np.ndarray, "n D"]
     ) -> tuple[Float[np.ndarray, "n A"], Float[np.ndarray, "n A"]]:
-        """Mean, not yet clipped, and std of each action dimension."""
+        """Mean and std of each action dimension before the tanh, if there is one, and before clipping."""
         if self.action_count is not None:
             raise SettingError("Discrete actions have no mean; use `probabilities`.")
-        mean, raw = np.split(self._outputs(observations), 2, axis=1)
-        std = np.exp(MIN_LOG_STD + (MAX_LOG_STD - MIN_LOG_STD) * sigmoid(raw))
+        mean, std = self._gaussian(observations)
         return self._centre + self._half * mean, self._half * std
 
     def probabilities(self, observations: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n count"]:
@@ -161,7 +178,7 @@ class Policy:
     def _best(self, table: Float[np.ndarray, "n D"]) -> Choices:
         if self.action_count is not None:
             return self._outputs(table).argmax(axis=1)
-        return np.clip(self.distribution(table)[0], self.low, self.high)
+        return self._action(self._gaussian(table)[0])
 
     def _sample(self, table: Float[np.ndarray, "n D"], rng: np.random.Generator | None) -> Choices:
         if rng is None:
@@ -170,15 +187,24 @@ class Policy:
             cumulative = np.cumsum(self.probabilities(table), axis=1)
             index = (rng.random((len(table), 1)) * cumulative[:, -1:] >= cumulative).sum(axis=1)
             return np.minimum(index, self.action_count - 1)
-        mean, std = self.distribution(table)
-        noise = rng.standard_normal(mean.shape, dtype=np.float32)
-        return np.clip(mean + std * noise, self.low, self.high)
+        mean, std = self._gaussian(table)
+        return self._action(mean + std * rng.standard_normal(mean.shape, dtype=np.float32))
+
+    def _gaussian(self, observations: ArrayLike) -> tuple[Float[np.ndarray, "n A"], Float[np.ndarray, "n A"]]:
+        """Mean and std of each action dimension in halves of its range, 0 being the middle."""
+        mean, raw = np.split(self._outputs(observations), 2, axis=1)
+        return mean, np.exp(MIN_LOG_STD + (MAX_LOG_STD - MIN_LOG_STD) * sigmoid(raw))
+
+    def _action(self, halves: Float[np.ndarray, "n A"]) -> Float[np.ndarray, "n A"]:
+        """Numbers in halves of the range as actions within the bounds."""
+        share = np.tanh(halves) if self.squashed else halves
+        return np.clip(self._centre + self._half * share, self.low, self.high)
 
     def _outputs(self, observations: ArrayLike) -> Float[np.ndarray, "n _"]:
         table, _ = self._table(observations)
         standardised, answered = self._standardised(table)
         _refuse(~answered, f"Observations must be finite and within {self.input_limit:.3g} std of the mean", table)
-        return forward(self._layers, standardised)
+        return forward(self._layers, standardised, self.activation)
 
     def _standardised(self, table: Float[np.ndarray, "n D"]) -> tuple[Float[np.ndarray, "n D"], Bool[np.ndarray, "n"]]:
         """The inputs of the network, and which rows it answers."""

@@ -1,0 +1,185 @@
+"""Settings of the baselines. The defaults are those published for D4RL's mazes, the same for all three of them.
+
+`Baseline` has what all methods share; each method adds its own settings. Nothing here needs JAX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from bats.config import Count, Finite, Fraction, NonNegative, Positive, Rule, Settings, Share
+
+Rate = Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)]
+
+
+@dataclass(frozen=True)
+class Baseline(Settings):
+    """What every method has."""
+
+    updates: Count = 1_000_000
+    """training updates"""
+    batch_size: Count = 256
+    """rows per update"""
+    gamma: Fraction = 0.99
+    """discount per step"""
+    hidden: tuple[Count, ...] = (256, 256)
+    """units of the hidden layers of the policy"""
+    critic_hidden: tuple[Count, ...] = (256, 256)
+    """units of the hidden layers of each critic"""
+    learning_rate: Rate = 3e-4
+    """of the policy"""
+    critic_learning_rate: Rate = 3e-4
+    """of the critics"""
+    target_rate: Rate = 0.005
+    """how far the target networks move towards the trained ones in each update [tau]"""
+    normalize: bool = False
+    """standardise the observations"""
+    snapshots: Count = 20
+    """policies that are kept during training, at equal distances; the last one is the result"""
+
+
+@dataclass(frozen=True)
+class BCConfig(Baseline):
+    """Behaviour cloning of all rows, or of the best episodes."""
+
+    best_share: Annotated[Share, Rule("above 0", lambda share: share > 0)] = 1.0
+    """share of the log that is cloned: the episodes with the largest returns"""
+
+
+@dataclass(frozen=True)
+class SACConfig(Baseline):
+    """Soft actor-critic (Haarnoja et al., 2018), trained on the log as if it were its own replay buffer."""
+
+    entropy_bonus: bool = True
+    """count the entropy of the next action in the critics' targets; false: deterministic backups"""
+    target_entropy: Finite | None = None
+    """entropy that the temperature is tuned to; none: minus the number of action dimensions"""
+    temperature: NonNegative | None = None
+    """weight of the entropy; none: tuned"""
+
+
+@dataclass(frozen=True)
+class CQLConfig(SACConfig):
+    """Conservative Q-learning (Kumar et al., 2020), its variant CQL(H)."""
+
+    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    learning_rate: Rate = 3e-5
+    entropy_bonus: bool = False
+    alpha: NonNegative = 10.0
+    """weight of the conservative term"""
+    target_gap: Positive | None = 5.0
+    """gap between other actions' values and the logged actions' that a multiplier is tuned to; none: not tuned"""
+    sampled_actions: Count = 10
+    """actions that are drawn uniformly, from the policy, and from the policy in the next state, for each row"""
+
+
+@dataclass(frozen=True)
+class COMBOConfig(SACConfig):
+    """COMBO (Yu et al., 2021): CQL's term on rollouts in a learned model, trained on log and rollouts together."""
+
+    updates: Count = 300_000
+    hidden: tuple[Count, ...] = (256, 256, 256)
+    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    learning_rate: Rate = 1e-4
+    entropy_bonus: bool = False
+    beta: NonNegative = 0.5
+    """weight of the conservative term"""
+    rollout_length: Count = 1
+    """steps in the model, from logged states [h]"""
+    real_share: Annotated[Share, Rule("above 0", lambda share: share > 0)] = 0.5
+    """share of logged rows in a batch [f]"""
+    sampled_actions: Count = 10
+
+
+@dataclass(frozen=True)
+class BRACConfig(SACConfig):
+    """BRAC-v (Wu et al., 2019): the divergence from the log's policy is a penalty in value and policy (primal KL)."""
+
+    hidden: tuple[Count, ...] = (200, 200)
+    critic_hidden: tuple[Count, ...] = (300, 300)
+    learning_rate: Rate = 3e-5
+    critic_learning_rate: Rate = 1e-3
+    temperature: NonNegative | None = 0.0
+    penalty: NonNegative = 0.1
+    """weight of the divergence [alpha]"""
+    sampled_actions: Count = 4
+    """actions of the policy that the divergence is estimated with"""
+    behaviour_updates: Count = 100_000
+    """updates that train the model of the log's policy alone, before all others"""
+    behaviour_learning_rate: Rate = 5e-4
+    warm_start: Count = 20_000
+    """further updates in which the policy only descends the divergence"""
+
+
+@dataclass(frozen=True)
+class BEARConfig(Baseline):
+    """BEAR (Kumar et al., 2019): actions stay within the support of the log's, by a kernel distance (MMD)."""
+
+    updates: Count = 300_000
+    learning_rate: Rate = 1e-4
+    behaviour_hidden: tuple[Count, ...] = (750, 750)
+    """units of the hidden layers of the variational autoencoder of the log's actions"""
+    kernel_width: Positive = 50.0
+    """sigma of the Gaussian kernel exp(-d^2 / (2 sigma))"""
+    threshold: Positive = 0.05
+    """kernel distance that the multiplier is tuned to"""
+    sampled_actions: Count = 100
+    """actions of the policy and of the autoencoder that are compared in each state"""
+    target_actions: Count = 10
+    """actions of the policy that compete for a target"""
+    warm_start: Count = 40_000
+    """updates in which the policy only descends the kernel distance"""
+
+
+@dataclass(frozen=True)
+class TD3BCConfig(Baseline):
+    """TD3+BC (Fujimoto and Gu, 2021)."""
+
+    normalize: bool = True
+    alpha: Positive = 2.5
+    """weight of the critic beside that of cloning"""
+    policy_every: Count = 2
+    """updates of the critics for each one of the policy"""
+    target_noise: NonNegative = 0.2
+    """std of the noise on target actions, which are between -1 and 1"""
+    noise_limit: NonNegative = 0.5
+
+
+@dataclass(frozen=True)
+class ReBRACConfig(Baseline):
+    """ReBRAC (Tarasov et al., 2023): TD3+BC with a penalty in the critics too, deeper networks and layer norm."""
+
+    hidden: tuple[Count, ...] = (256, 256, 256)
+    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    policy_penalty: NonNegative = 0.003
+    """weight of cloning in the policy's loss"""
+    critic_penalty: NonNegative = 0.001
+    """weight of the distance between next actions and logged next actions in the critics' targets"""
+    policy_every: Count = 2
+    target_noise: NonNegative = 0.2
+    noise_limit: NonNegative = 0.5
+
+
+@dataclass(frozen=True)
+class IQLConfig(Baseline):
+    """Implicit Q-learning (Kostrikov et al., 2021)."""
+
+    normalize: bool = True
+    expectile: Fraction = 0.7
+    """which expectile of the critics' values over logged actions the value of a state is"""
+    inverse_temperature: NonNegative = 3.0
+    """how sharply actions of large advantage are preferred in cloning [beta]"""
+    max_weight: Positive = 100.0
+    """largest weight of a row in cloning"""
+
+
+@dataclass(frozen=True)
+class AWACConfig(Baseline):
+    """AWAC (Nair et al., 2020), offline."""
+
+    hidden: tuple[Count, ...] = (256, 256, 256)
+    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    temperature: Positive = 0.1
+    """advantage that multiplies a row's weight in cloning by e [lambda]"""
+    max_weight: Positive = 100.0
