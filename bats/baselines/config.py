@@ -183,3 +183,18 @@ class AWACConfig(Baseline):
     temperature: Positive = 0.1
     """advantage that multiplies a row's weight in cloning by e [lambda]"""
     max_weight: Positive = 100.0
+
+
+CONFIGS: dict[str, type[Baseline]] = {
+    "bc": BCConfig,
+    "sac": SACConfig,
+    "brac-v": BRACConfig,
+    "bear": BEARConfig,
+    "cql": CQLConfig,
+    "combo": COMBOConfig,
+    "td3-bc": TD3BCConfig,
+    "iql": IQLConfig,
+    "rebrac": ReBRACConfig,
+    "awac": AWACConfig,
+}
+"""the settings of each method, by its name"""
