@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bats.arrays import field_values
 from bats.baselines.config import CONFIGS, Baseline
 from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError
@@ -42,7 +43,7 @@ class BaselineHeader(Header):
 
     @classmethod
     def of_method(cls, method: str, dataset: Dataset, seed: int) -> BaselineHeader:
-        return replace(cls.of(dataset, seed), method=method)
+        return cls(**field_values(Header.of(dataset, seed)), method=method)
 
 
 @dataclass(frozen=True)

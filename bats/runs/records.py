@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float
@@ -39,7 +38,7 @@ class Header:
     """another run whose model and graph it began with"""
 
     @classmethod
-    def of(cls, dataset: Dataset, seed: int, reused: Path | str | None = None) -> Self:
+    def of(cls, dataset: Dataset, seed: int, reused: Path | str | None = None) -> Header:
         arrays = {name: value for name, value in field_values(dataset).items() if isinstance(value, np.ndarray)}
         rewards = {"rewards": arrays.pop("rewards")}
         starts = {name: arrays.pop(name) for name in ("starts", "start_weights")}
