@@ -93,9 +93,9 @@ def check_manifest(folder: Path, manifest: Manifest, settings: Mapping[str, str]
 
 
 def discard_manifest(folder: Path) -> None:
-    """Forgets a run of which nothing was made but the description of its log."""
-    for name in ("log.json", NAME):
-        (folder / name).unlink(missing_ok=True)
+    """Forgets a run that has finished no stage. The list goes last: without it, results would be refused."""
+    remove_unlisted(folder, Manifest({}, {}))
+    (folder / NAME).unlink(missing_ok=True)
 
 
 def remove_unlisted(folder: Path, manifest: Manifest) -> None:

@@ -207,7 +207,8 @@ def test_settings_of_stages_that_are_made_may_not_change_and_the_error_says_what
 def test_an_unfinished_run_is_to_be_finished_before_anything_is_added_to_it(run: RunFolder) -> None:
     make(run, "policy.safetensors")
     other = replace(CONFIG, cloning=CloningConfig(hidden=(8,)))
-    finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}`; then `bats-rl clone"
+    finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}/settings.json`; "
+    finish += "then `bats-rl clone"
     with pytest.raises(OutputError, match=finish):
         claim(run, config=other)
     run.finish(summary(2))
@@ -242,6 +243,21 @@ def test_a_process_killed_after_writing_the_settings_alone_leaves_a_folder_that_
         (run.path / name).unlink()
     claim(run, config=replace(CONFIG, gamma=0.5))  # the settings of a run that never began do not matter
     assert run.settings().gamma == 0.5
+
+
+@pytest.mark.parametrize(
+    "left", [("log.json",), ("log.json", "model.json"), ("log.json", "model.json", "model.safetensors")]
+)
+def test_results_that_were_not_listed_when_a_process_was_killed_do_not_stop_the_next_one(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    claim(run)
+    begun = folder_bytes(run.path)
+    for name in left:
+        (run.path / name).write_text("made")
+    claim(run)
+    assert folder_bytes(run.path) == begun
 
 
 def test_a_damaged_header_or_damaged_settings_are_reported_with_the_field(run: RunFolder) -> None:
