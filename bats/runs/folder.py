@@ -160,7 +160,8 @@ class RunFolder:
                 if self.settings() != config:
                     write_record(self._settings, config)
             else:
-                discard_manifest(self.path)
+                with output_errors(self.path, "cleaned up"):
+                    discard_manifest(self.path)
                 write_record(self._settings, config)
                 write_record(self._header, header)
             self._remove_leftovers()

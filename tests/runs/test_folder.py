@@ -260,6 +260,15 @@ def test_results_that_were_not_listed_when_a_process_was_killed_do_not_stop_the_
     assert folder_bytes(run.path) == begun
 
 
+def test_what_cannot_be_removed_is_an_error_of_writing(run: RunFolder, tmp_path: Path) -> None:
+    new = RunFolder(tmp_path / "new")
+    claim(new)
+    for one, name in ((run, "mdp/round-0003.safetensors"), (new, "model.json")):
+        (one.path / name).mkdir()
+        with pytest.raises(OutputError, match=rf"{one.path} could not be cleaned up: Is a directory"):
+            claim(one)
+
+
 def test_a_damaged_header_or_damaged_settings_are_reported_with_the_field(run: RunFolder) -> None:
     path = run.path / "run.json"
     header = json.loads(path.read_text())

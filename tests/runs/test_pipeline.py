@@ -210,6 +210,13 @@ def test_the_report_of_a_run_shows_every_option(chosen: Result, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("no_training")
+def test_a_checkpoint_that_cannot_be_removed_is_an_error_of_writing(without_policy: Path) -> None:
+    (without_policy / "training.safetensors").mkdir()
+    with pytest.raises(OutputError, match=r"training\.safetensors could not be removed: Is a directory"):
+        fit(small_log(), SMALL, folder=without_policy)
+
+
+@pytest.mark.usefixtures("no_training")
 def test_the_runs_own_penalty_and_tolerance_are_the_first_option_and_none_is_there_twice(
     without_policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
