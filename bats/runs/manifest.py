@@ -20,20 +20,23 @@ STARTED = ("run.json",)
 """written when a run begins, before any result"""
 RESULTS = (
     "log.json",
-    "model.*",
-    "mdp/*",
-    "attempts/*",
+    "model.safetensors",
+    "model.json",
+    "mdp/base.safetensors",
+    "mdp/round-*.safetensors",
+    "attempts/round-*.safetensors",
     "records.jsonl",
     "metric-*.safetensors",
     "errors.safetensors",
     "options.jsonl",
-    "policy.*",
+    "policy.safetensors",
+    "policy.json",
     "rollouts.safetensors",
     "certificate.json",
     "bounds.safetensors",
     "finished.json",
 )
-"""files that stages leave"""
+"""files that stages leave; any other file is somebody's own"""
 GROWING = "records.jsonl"
 """the one file that a later round writes again"""
 

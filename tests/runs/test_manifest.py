@@ -109,6 +109,19 @@ def test_a_file_that_the_run_never_wrote_is_named(run_copy: Path) -> None:
         load_result(run_copy)
 
 
+def test_files_that_somebody_added_to_a_run_are_left_alone(run_copy: Path) -> None:
+    added = [run_copy / name for name in ("policy.onnx", "model.png", "mdp/.DS_Store", "attempts/notes.txt")]
+    for path in added:
+        path.write_text("mine")
+    load_result(run_copy)
+    unfinished = (run_copy / "finished.json", run_copy / "certificate.json", run_copy / "bounds.safetensors")
+    for path in unfinished:
+        path.unlink()
+    relisted(run_copy)
+    fit_again(run_copy)
+    assert all(path.exists() for path in (*added, *unfinished))
+
+
 def test_a_verdict_that_was_edited_is_not_believed(run_copy: Path) -> None:
     edit(run_copy / "certificate.json", reasons=[])
     for read in (load_result, write_report, fit_again):
