@@ -37,8 +37,8 @@ RESULTS = (
     "finished.json",
 )
 """files that stages leave; any other file is somebody's own"""
-GROWING = "records.jsonl"
-"""the one file that a later round writes again"""
+REWRITTEN = ("records.jsonl", "errors.safetensors")
+"""files that are written again after they were listed: by every round, or by a run that continues after all rounds"""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def current_files(folder: Path) -> dict[str, str]:
-    """The checksums of all files that the folder has now; those that were listed before are not looked at again."""
+    """The checksums of all files that the folder has now; most that were listed before are not looked at again."""
     present = {**_files(folder, STARTED), **result_files(folder)}
     before = read_record(Manifest, folder / NAME).files if (folder / NAME).exists() else {}
-    known = {name: checksum for name, checksum in before.items() if name != GROWING}
+    known = {name: checksum for name, checksum in before.items() if name not in REWRITTEN}
     return {name: known.get(name) or file_checksum(path) for name, path in sorted(present.items())}
 
 

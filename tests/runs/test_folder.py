@@ -366,6 +366,15 @@ for limit in (10, 700):  # nothing of a round fits, or all but its last file
         assert run.records()[-1] == record(3)
 
 
+def test_errors_that_are_measured_again_are_listed_again(run: RunFolder) -> None:
+    for errors in ([0.1, 0.2], [0.3, 0.4]):
+        with run.claimed(HEADER, CONFIG):
+            run.save_errors(np.array(errors))
+            run.add_timing(Timing("solving", None, 0.5))
+    claim(run)
+    assert run.load_graph().stitch_count == 2
+
+
 def test_a_record_that_is_missing_or_damaged_is_reported(run: RunFolder) -> None:
     path = run.path / "records.jsonl"
     first, second = path.read_text().splitlines(keepends=True)
