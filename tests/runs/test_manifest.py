@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,25 @@ def test_a_file_that_is_missing_is_named(name: str, run_copy: Path) -> None:
     for read in (load_result, write_report, fit_again):
         with pytest.raises(DataError, match=f"{name}: expected a file that this run has written, found no such file"):
             read(run_copy)
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/dev/null", "mdp/../model.json", "lock", "settings.json"])
+def test_a_list_with_names_that_no_file_of_a_run_has_is_refused(name: str, run_copy: Path) -> None:
+    (run_copy.parent / "outside.txt").write_text("of somebody else")
+    checksum = hashlib.sha256((run_copy / name).read_bytes()).hexdigest()
+    edit(run_copy / NAME, files=json.loads((run_copy / NAME).read_text())["files"] | {name: checksum})
+    for read in (load_result, fit_again):
+        with pytest.raises(DataError, match=f"{name}: expected a file that this run has written, found no such file"):
+            read(run_copy)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the devices of Unix")
+def test_devices_in_the_place_of_files_are_refused_unread(run_copy: Path) -> None:
+    for name in ("model.json", NAME):
+        (run_copy / name).unlink()
+        (run_copy / name).symlink_to("/dev/zero")
+        with pytest.raises(DataError, match=rf"{name}: .*found something that is not a regular file"):
+            load_result(run_copy)
 
 
 def test_a_file_that_the_run_never_wrote_is_named(run_copy: Path) -> None:
