@@ -48,6 +48,8 @@ class Contents:
         self.certificate = load_certificate(run.path)
         self.variants = _read_variants(run)
         """further certificates, and further policies without one, by their names"""
+        self.policies = {file_checksum(path) for path in (run.policy, *run.policies.glob("*.safetensors"))}
+        """checksums of the policies in the folder; a further certificate may be of one that lies elsewhere"""
         self.evaluation = _read_evaluation(run)
         """returns in an environment, in columns, and facts about it; people may write such a file by hand, so entries
         may be missing or anything at all: see `finite_number`"""
@@ -100,11 +102,8 @@ def evenly_spaced(count: int, at_most: int) -> Int[np.ndarray, "n"]:
 def _read_variants(run: RunFolder) -> dict[str, Certificate | None]:
     """Further certificates of a run, and further policies that have no certificate of the same name."""
     variants: dict[str, Certificate | None] = {path.stem: None for path in run.policies.glob("*.safetensors")}
-    policies = {file_checksum(path) for path in (run.policy, *run.policies.glob("*.safetensors"))}
     for path in run.certificates.glob("*/certificate.json"):
-        certificate = variants[path.parent.name] = load_certificate(path.parent)
-        if certificate is not None and certificate.policy not in policies:
-            raise DataError("a certificate of a policy of this run", "one of another policy", file=str(path))
+        variants[path.parent.name] = load_certificate(path.parent)
     return dict(sorted(variants.items()))
 
 

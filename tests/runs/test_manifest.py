@@ -17,7 +17,6 @@ from bats.cli.main import main
 from bats.config import CertificateConfig
 from bats.errors import DataError
 from bats.report.page import write_report
-from bats.runs.folder import RunFolder
 from bats.runs.manifest import NAME, current_files, file_checksum
 from bats.runs.pipeline import fit
 from bats.runs.result import load_result
@@ -184,15 +183,6 @@ def test_a_certificate_has_the_checksum_of_its_policy(finished_run: Path) -> Non
     certificate = load_certificate(finished_run)
     assert certificate is not None
     assert certificate.policy == file_checksum(finished_run / "policy.safetensors")
-
-
-def test_a_further_certificate_of_another_policy_is_refused(run_copy: Path, other_run: Path) -> None:
-    folder = RunFolder(run_copy).certificates / "other"
-    folder.mkdir(parents=True)
-    for name in ("certificate.json", "bounds.safetensors"):
-        shutil.copy(other_run / name, folder / name)
-    with pytest.raises(DataError, match="expected a certificate of a policy of this run, found one of another policy"):
-        write_report(run_copy)
 
 
 def test_an_evaluation_of_another_policy_is_refused(copy_run: CopyRun, other_run: Path) -> None:
