@@ -113,7 +113,7 @@ def fit(
             solution=solution,
             policy=policy,
             records=records,
-            options=options if len(options) > 1 else (),
+            options=run.options(),
             summary=summary,
             timings=run.timings(),
             certificate=certificate,
