@@ -36,7 +36,7 @@ class Contents:
         self.config = run.settings()
         self.log_card = run.log_card()
         self.model_card = _read_object(run.model.with_suffix(".json"))
-        """a human-readable summary, as `policy_card`; empty where the file is missing"""
+        """a human-readable summary, as `policy_card`"""
         self.policy_card = _read_object(run.policy.with_suffix(".json"))
         self.records = run.records()
         self.attempts = run.attempts()
@@ -108,7 +108,7 @@ def _read_variants(run: RunFolder) -> dict[str, Certificate | None]:
 
 
 def _read_evaluation(run: RunFolder) -> dict[str, Any]:
-    evaluation = _read_object(run.evaluation)
+    evaluation = _read_object(run.evaluation) if run.evaluation.exists() else {}
     # a file that somebody wrote by hand need not say which policy it is about
     if evaluation.get("policy") not in (None, file_checksum(run.policy)):
         hint = f"Write it again: bats-rl evaluate {run.path} --overwrite"
@@ -119,8 +119,8 @@ def _read_evaluation(run: RunFolder) -> dict[str, Any]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is no file."""
-    content = read_json(path) if path.exists() else {}
+    """The JSON object in a file."""
+    content = read_json(path)
     if not isinstance(content, dict):
         raise DataError("a JSON object", type(content).__name__, file=str(path))
     return content
