@@ -50,7 +50,7 @@ def drawn_config(data: st.DataObject) -> Config:
             learning_rate=draw(st.floats(0, 1, exclude_min=True)),
         ),
         stitch=StitchConfig(
-            rounds=draw(COUNTS),
+            rounds=draw(st.integers(1, 9_000)),
             tolerance=draw(st.floats(0, LARGEST, exclude_min=True)),
             every_length=draw(st.booleans()),
             planner=draw(st.sampled_from(["gauss-newton", "cross-entropy"])),
