@@ -160,7 +160,8 @@ class RunFolder:
                 if self.settings() != config:
                     write_record(self._settings, config)
             else:
-                discard_manifest(self.path)
+                with output_errors(self.path, "cleaned up"):
+                    discard_manifest(self.path)
                 write_record(self._settings, config)
                 write_record(self._header, header)
             self._remove_leftovers()
@@ -185,8 +186,8 @@ class RunFolder:
             "policy": self.policy.name in listed,
             "certificate": self.certificate.name in listed or self._summary.name in listed,
         }
-        last = max((number for number, is_made in enumerate(made.values(), 1) if is_made), default=0)
-        return list(made)[:last]
+        last = max((number for number, stage in enumerate(STAGES, 1) if made[stage]), default=0)
+        return list(STAGES)[:last]
 
     def _check(self, header: Header, config: Config) -> None:
         """Refuses a folder that is anything but a place for this run."""
