@@ -82,11 +82,12 @@ def score_table(
             mean, error = mean_and_error(known) if known else (0.0, 0.0)
             seeds = ", ".join(f"{number:.1f}" for number in known)
             row.append(f"{mean:.1f} ± {error:.1f} ({seeds})" if known else "")
-            others = [one for one in published if (one.method, one.task) == (method, task)]
-            row.append("; ".join(f"{one.score:.1f} {one.source}" for one in others))
+            if published:
+                others = [one for one in published if (one.method, one.task) == (method, task)]
+                row.append("; ".join(f"{one.score:.1f} {one.source}" for one in others))
         rows.append(row)
-    heading = ["method"] + [column for task in tasks for column in (task, f"{task}, published")]
-    return heading, rows
+    columns = [(task, f"{task}, published") if published else (task,) for task in tasks]
+    return ["method", *(name for column in columns for name in column)], rows
 
 
 def time_table(scores: Sequence[RunScore]) -> tuple[list[str], list[list[str]]]:
@@ -158,14 +159,10 @@ def benchmark_page(title: str, scores: Sequence[RunScore], published: Sequence[P
         ),
         Section("Times", tables=[Table(time_heading, time_rows)]),
     ]
-    best = {task: _best_method(task, scores) for task in tasks}
     return Page(
         title=title,
         subtitle="Baselines and BATS on the same logs",
-        tiles=[
-            Tile(f"Best in {task}", method, f"{mean:.1f}, {LAST}")
-            for task, (method, mean) in zip(tasks, best, strict=True)
-        ],
+        tiles=[Tile(f"Best in {task}", *_best_method(task, scores)) for task in tasks],
         sections=sections,
         footer=f"Written by bats-rl {version('bats-rl')}. This page makes no network requests.",
     )
@@ -179,14 +176,15 @@ def _picked(score: RunScore) -> float | None:
     return score.picked
 
 
-def _best_method(task: str, scores: Sequence[RunScore]) -> tuple[str, float]:
-    """The method with the largest mean score of its last policies."""
+def _best_method(task: str, scores: Sequence[RunScore]) -> tuple[str, str]:
+    """The method with the largest mean score of its last policies, and that score."""
     methods = dict.fromkeys(score.method for score in scores if score.task == task)
     means = {
         method: mean_and_error([one.last for one in scores if (one.method, one.task) == (method, task)])[0]
         for method in methods
     }
-    return max(means.items(), key=lambda entry: entry[1])
+    best = max(means, key=lambda method: means[method])
+    return best, f"{means[best]:.1f}, {LAST}"
 
 
 def _bars(task: str, scores: Sequence[RunScore]) -> Figure:

@@ -113,6 +113,9 @@ class RunFolder:
             missing = "no file run.json in it" if self.path.is_dir() else "no such folder"
             raise DataError("the folder of a run", missing, file=str(self.path))
         plain = read_json(self._header)
+        if isinstance(plain, dict) and "method" in plain:
+            hint = "`bats-rl evaluate`, `report` and `export` take it; other commands need a run of `bats-rl fit`."
+            raise DataError("a run of BATS", f"a run of {plain['method']}", file=str(self._header), hint=hint)
         found = plain.get("version") if isinstance(plain, dict) else None
         if isinstance(found, int) and found != VERSION:
             made_by = f"It was written by bats-rl {plain.get('package')}."

@@ -22,7 +22,7 @@ from bats.arrays import Progress, no_progress
 from bats.baselines.catalogue import METHODS
 from bats.baselines.config import CONFIGS, Baseline
 from bats.baselines.curve import learning_curve
-from bats.baselines.folder import BaselineFolder
+from bats.baselines.folder import BaselineFolder, CurvePoint
 from bats.baselines.runs import Run, train_runs
 from bats.baselines.training import sizes_of
 from bats.config import Config, Count, ModelConfig, Settings
@@ -30,12 +30,18 @@ from bats.data.dataset import Dataset
 from bats.data.formats.hdf5 import write_hdf5
 from bats.data.formats.load import load_dataset
 from bats.errors import SettingError
-from bats.evaluation.comparison import compare
+from bats.evaluation.comparison import ReturnEstimate, compare
 from bats.model.fit import Model, fit_model, load_model, save_model
 from bats.presets import preset
+from bats.report.benchmark import RunScore, as_csv, as_markdown, benchmark_page
+from bats.report.html import render
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import fit
+from bats.runs.records import seconds_by_stage
+from bats.storage.atomic import write_text
+from bats.storage.json_records import from_plain, read_json
 from bats.storage.lock import locked
+from bats.studies.published import PUBLISHED
 from bats.tasks.catalogue import collect, find_task
 
 BATS = "bats"
@@ -171,6 +177,83 @@ def _fit_bats(study: StudyFolder, logs: dict[str, Dataset], config: ComparisonCo
                 found.save(run.evaluation)
 
 
-def method_names(chosen: Sequence[str]) -> tuple[str, ...]:
-    """The methods in the order of the table."""
-    return tuple(name for name in (*METHODS, BATS) if name in chosen)
+def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
+    """What the runs of a study earned, those that are finished and evaluated."""
+    study = StudyFolder(folder)
+    found = [
+        _bats_score(study, task, seed) if method == BATS else _baseline_score(study, method, task, seed)
+        for method in config.methods
+        for task in config.tasks
+        for seed in range(config.seeds)
+    ]
+    return [score for score in found if score is not None]
+
+
+def _baseline_score(study: StudyFolder, method: str, task: str, seed: int) -> RunScore | None:
+    run = BaselineFolder(study.run(method, task, seed))
+    points = run.curve()
+    if not run.is_finished or not points:
+        return None
+    end = run.finished()
+    curve = tuple((point.update, *_score_of(point)) for point in points)
+    last, low, high = curve[-1][1:]
+    picked_update, picked, *_ = max(curve, key=lambda point: point[1])
+    return RunScore(
+        method=method,
+        task=task,
+        seed=seed,
+        updates=end.updates,
+        last=last,
+        low=low,
+        high=high,
+        picked=picked,
+        picked_update=picked_update,
+        episodes=points[-1].episodes,
+        seconds=sum(seconds_by_stage(run.timings()).values()),
+        together=end.together,
+        divergence=end.divergence,
+        curve=curve,
+    )
+
+
+def _bats_score(study: StudyFolder, task: str, seed: int) -> RunScore | None:
+    """BATS has one policy, so there is nothing to pick."""
+    run = RunFolder(study.run(BATS, task, seed))
+    if not run.evaluation.exists():
+        return None
+    estimate = from_plain(ReturnEstimate, read_json(run.evaluation)["cloned"], file=str(run.evaluation))
+    last, low, high = _score_of(estimate)
+    return RunScore(
+        method=BATS,
+        task=task,
+        seed=seed,
+        updates=run.settings().cloning.updates,
+        last=last,
+        low=low,
+        high=high,
+        picked=None,
+        picked_update=None,
+        episodes=estimate.episodes,
+        seconds=sum(seconds_by_stage(run.timings()).values()),
+        together=1,
+        divergence="",
+    )
+
+
+def _score_of(estimate: ReturnEstimate | CurvePoint) -> tuple[float, float, float]:
+    """The score with its interval; the mean return where there is no score."""
+    if estimate.score is None or estimate.score_low is None or estimate.score_high is None:
+        return estimate.mean_return, estimate.low, estimate.high
+    return estimate.score, estimate.score_low, estimate.score_high
+
+
+def write_results(folder: Path, title: str, scores: Sequence[RunScore]) -> tuple[Path, ...]:
+    """Writes the comparison as Markdown, CSV and a page."""
+    texts = {
+        "results.md": as_markdown(scores, PUBLISHED),
+        "results.csv": as_csv(scores),
+        "results.html": render(benchmark_page(title, scores, PUBLISHED)),
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return tuple(folder / name for name in texts)
