@@ -118,22 +118,22 @@ class Sizes:
 class MeanLoss(eqx.Module):
     """A running mean, which does not depend on how many updates are made at a time."""
 
-    mean: Float[Array, "..."]
-    count: Int[Array, "..."]
+    mean: Float[Array, "*R"]
+    count: Int[Array, "*R"]
 
     def with_another(self, loss: Float[Array, ""]) -> MeanLoss:
         return MeanLoss(self.mean + (loss - self.mean) / (self.count + 1), self.count + 1)
 
 
 class TrainingState(eqx.Module):
-    """All that training needs to continue."""
+    """All that training needs to continue; every array of several runs has a leading axis R."""
 
     networks: Networks
     targets: Networks
     memory: dict[str, optax.OptState]
     losses: dict[str, MeanLoss]
     """of each group since the last snapshot"""
-    update: Int[Array, ""]
+    update: Int[Array, "*R"]
 
 
 def new_state(method: Method, sizes: Sizes, config: Baseline, key: Array) -> TrainingState:
