@@ -108,6 +108,7 @@ class BRACConfig(SACConfig):
     behaviour_updates: Count = 100_000
     """updates that train the model of the log's policy alone, before all others"""
     behaviour_learning_rate: Rate = 5e-4
+    """of the model of the log's policy"""
     warm_start: Count = 20_000
     """further updates in which the policy only descends the divergence"""
 
@@ -144,6 +145,7 @@ class TD3BCConfig(Baseline):
     target_noise: NonNegative = 0.2
     """std of the noise on target actions, which are between -1 and 1"""
     noise_limit: NonNegative = 0.5
+    """largest noise on target actions"""
 
 
 @dataclass(frozen=True)
