@@ -1,8 +1,8 @@
 """Gymnasium's MuJoCo robots with D4RL's reference returns, and logs of a policy that is still learning to move them.
 
-D4RL measured its references in the second version of these environments. The fifth, which is used here, pays the
-healthy reward only while the robot is healthy, and gives both feet of the walker the same friction, so scores are
-comparable with D4RL's in kind, not to the last point.
+D4RL measured its references in the second version of these environments. The fifth, which is used here, pays hopper
+and walker the healthy reward only while they are healthy, and gives both feet of the walker the same friction, so
+scores are not exactly comparable with D4RL's.
 """
 
 from __future__ import annotations
