@@ -42,7 +42,7 @@ from bats.storage.tensors import read_tensors, write_tensors
 from bats.streams import Stream, generator
 from bats.tasks.common import check_rows
 from bats.tasks.episodes import Environment
-from bats.tasks.locomotion import MIXED_ROWS, MIXED_SCORE, MixedCollector
+from bats.tasks.locomotion import MIXED_ROWS, MIXED_SCORE, MixedCollector, Robot
 
 SAVE_SECONDS = 180.0
 """how often a collection that is to be kept is saved"""
@@ -299,26 +299,29 @@ def collect_mixed(collector: MixedCollector, rows: int | None, seed: int, *, pro
     config = OnlineConfig(steps=check_rows(rows, MIXED_ROWS), enough=robot.mixed_return)
     run = train_online(robot.environment, config, seed=seed, unfinished=collector.unfinished, progress=progress)
     start_seed = int(generator(seed, Stream.ONLINE_EVALUATIONS, len(run.steps), 1).integers(2**31))
-    returns = evaluate(run.policy, robot.environment, episodes=FINAL_EPISODES, seed=start_seed).returns
-    scores = robot.normalised_score(returns)
-    reached = bool(run.evaluations) and run.evaluations[-1].mean_return >= robot.mixed_return
-    best = max((tried.mean_return for tried in run.evaluations), default=None)
+    with open_environments(robot.environment, config.episodes) as opened:  # a hundred of them take a while to make
+        returns = evaluate(run.policy, opened, episodes=FINAL_EPISODES, seed=start_seed).returns
+    return run.steps.dataset(name=collector.task, notes=_notes(robot, config, seed, run, returns))
+
+
+def _notes(
+    robot: Robot, config: OnlineConfig, seed: int, run: OnlineRun, returns: Float[np.ndarray, "n"]
+) -> tuple[Note, ...]:
+    """How a mixed log was made, why it ends where it does, and what its last policy earns."""
     versions = ", ".join(f"{package} {version(package)}" for package in ("gymnasium", "mujoco"))
     made = (
-        f"All steps of soft actor-critic while it learned in {robot.environment} ({versions}), seed {seed}: "
-        f"{min(config.random_steps, len(run.steps)):,} random steps first, then blocks of {config.block:,} steps with "
-        f"as many updates."
+        f"All steps of soft actor-critic while it learned in {robot.environment} ({versions}), seed {seed}: the first "
     )
+    made += f"{config.random_steps:,} steps at random, then blocks of {config.block:,} steps with as many updates."
+    tried = [float(robot.normalised_score(one.mean_return)) for one in run.evaluations]
     rule = f"an evaluation ({config.episodes} episodes without noise every {config.evaluate_every:,} steps)"
-    if reached:
+    ended = f"It ends after {len(run.steps):,} steps, before a score of {MIXED_SCORE} in {rule}"
+    if run.evaluations and run.evaluations[-1].mean_return >= robot.mixed_return:
         ended = f"It ends with the first score of {MIXED_SCORE} or more in {rule}"
-    else:
-        ended = f"It ends after {len(run.steps):,} steps, before a score of {MIXED_SCORE} in {rule}"
-    if best is not None:
-        ended += f"; the best score was {float(robot.normalised_score(best)):.1f}"
-    error = float(scores.std() / FINAL_EPISODES**0.5)
-    earns = f"The last policy has a mean return of {returns.mean():.1f} over {FINAL_EPISODES} other episodes, a score "
-    earns += f"of {scores.mean():.1f} with a standard error of {error:.1f}; scores by D4RL's references, "
+    ended += f"; the last score was {tried[-1]:.1f}, the best {max(tried):.1f}." if tried else "."
+    scores = robot.normalised_score(returns)
+    error = scores.std(ddof=1) / len(scores) ** 0.5
+    earns = f"The last policy has a mean return of {returns.mean():.1f} over {len(returns)} other episodes, a score of "
+    earns += f"{scores.mean():.1f} with a standard error of {error:.1f}. Scores are by D4RL's references, "
     earns += f"{robot.random_return:g} and {robot.expert_return:g}."
-    notes = tuple(Note("fact", text) for text in (made, f"{ended}.", earns))
-    return run.steps.dataset(name=collector.task, notes=notes)
+    return tuple(Note("fact", text) for text in (made, ended, earns))

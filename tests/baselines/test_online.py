@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -220,6 +221,23 @@ def test_a_mixed_log_says_how_it_was_made_and_can_be_continued(
 def test_a_third_of_the_expert_is_a_score_of_33() -> None:
     for robot in ROBOTS:
         assert float(robot.normalised_score(robot.mixed_return)) == pytest.approx(33.3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="sends signals")
+def test_the_command_keeps_what_it_has_when_it_is_interrupted(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco", reason="robots need the extra `mujoco`")
+    command = [sys.executable, "-m", "bats.cli.main", "data", "collect", "hopper-mixed"]
+    root = Path(online.__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("collecting")
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait() == 130
+    assert "kept in hopper-mixed-0.unfinished; call the same command again to continue" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["hopper-mixed-0.unfinished"]
 
 
 @pytest.mark.slow
