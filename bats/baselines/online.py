@@ -309,10 +309,8 @@ def _notes(
 ) -> tuple[Note, ...]:
     """How a mixed log was made, why it ends where it does, and what its last policy earns."""
     versions = ", ".join(f"{package} {version(package)}" for package in ("gymnasium", "mujoco"))
-    made = (
-        f"All steps of soft actor-critic while it learned in {robot.environment} ({versions}), seed {seed}: the first "
-    )
-    made += f"{config.random_steps:,} steps at random, then blocks of {config.block:,} steps with as many updates."
+    made = f"All steps of soft actor-critic while it learned in {robot.environment} ({versions}), seed {seed}: first "
+    made += f"{config.random_steps:,} random steps, then blocks of {config.block:,} steps with as many updates."
     tried = [float(robot.normalised_score(one.mean_return)) for one in run.evaluations]
     rule = f"an evaluation ({config.episodes} episodes without noise every {config.evaluate_every:,} steps)"
     ended = f"It ends after {len(run.steps):,} steps, before a score of {MIXED_SCORE} in {rule}"
