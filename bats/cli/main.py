@@ -30,8 +30,8 @@ COMMANDS = {
     "solve": ("solve", "solve a log exactly, or solve a finished run again with other settings"),
     "clone": ("solve", "clone another policy from a finished run, with other settings"),
     "certify": ("solve", "compute new bounds for a finished run, for example with another confidence"),
-    "baseline": ("baseline", "train another method of offline reinforcement learning on a log, for comparison"),
-    "benchmark": ("benchmark", "repeat an experiment of the paper, or compare methods on several tasks"),
+    "baseline": ("studies", "train another method of offline reinforcement learning on a log, for comparison"),
+    "benchmark": ("studies", "repeat an experiment of the paper, or compare methods on several tasks"),
     "collect": ("data", "create the log of a built-in task"),
     "convert": ("data", "read a log in any format and write it in another"),
 }
