@@ -20,6 +20,7 @@ from bats.cli.output import (
     shown_progress,
 )
 from bats.cli.settings import add_flag, change_settings, leaves, shown_value
+from bats.errors import BatsError
 from bats.runs.records import seconds_by_stage
 
 POLICIES = {"expert": "expert", "plain": "cloning the log", "bats": "BATS, then cloning"}
@@ -127,7 +128,13 @@ def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
 
 
 def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
-    from bats.studies.comparison import ComparisonConfig, read_scores, run_comparison, write_results
+    from bats.studies.comparison import (
+        ComparisonConfig,
+        read_scores,
+        run_comparison,
+        write_results,
+        write_trajectories,
+    )
 
     folder = arguments.out or Path("runs") / arguments.study
     config = ComparisonConfig(
@@ -142,6 +149,12 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
     scores = read_scores(folder, config)
     for path in write_results(folder, f"Methods compared: {arguments.study}", scores):
         print_line(f"wrote {path}", terminal.out)
+    try:
+        drawn = write_trajectories(folder, config)
+    except BatsError as error:  # without matplotlib everything else is there
+        print_line(f"trajectories were not drawn: {error}", terminal.out)
+    else:
+        print_line(f"wrote {drawn}" if drawn else "no trajectories were drawn: their methods are missing", terminal.out)
     for method in config.methods:
         for task in config.tasks:
             last = [score.last for score in scores if (score.method, score.task) == (method, task)]
@@ -152,7 +165,8 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
 def _run_mountain_car(arguments: Namespace, terminal: Terminal) -> None:
     # With JAX and matplotlib, which other commands do without. A missing matplotlib is noticed before any fitting.
     from bats.studies import mountain_car
-    from bats.studies.car_figure import draw_findings, save_figure
+    from bats.studies.car_figure import draw_findings
+    from bats.studies.drawing import save_figure
 
     folder = arguments.out or Path("runs") / arguments.study
     config = replace(mountain_car.DEFAULT, seeds=arguments.seeds or 5, episodes=arguments.episodes or 100)
