@@ -40,6 +40,8 @@ MetricKind = Literal["steps", "raw", "std", "bisimulation"]
 Planner = Literal["gauss-newton", "cross-entropy"]
 Count = Annotated[int, between(1, MOST)]
 CountOrZero = Annotated[int, between(0, MOST)]
+Units = Annotated[int, between(1, 100_000)]
+BatchSize = Annotated[int, between(1, 1_000_000)]
 Seed = Annotated[int, between(0, 2**63 - 1)]
 Finite = Annotated[float, between(-LARGEST, LARGEST)]
 NonNegative = Annotated[float, between(0, LARGEST)]
@@ -110,15 +112,15 @@ def _group_names() -> dict[type, str]:
 class ModelConfig(Settings):
     """How the dynamics ensemble is built and trained."""
 
-    members: Count = 7
+    members: Annotated[int, between(1, 1000)] = 7
     """number of networks that are trained"""
     elites: Count = 5
     """number of networks that are kept, those with the lowest validation error"""
-    hidden: tuple[Count, ...] = (200, 200, 200, 200)
+    hidden: tuple[Units, ...] = (200, 200, 200, 200)
     """units of the hidden layers"""
     linear: bool = True
     """add a least-squares linear map of the inputs, so that the layers learn only the nonlinear part"""
-    batch_size: Count = 256
+    batch_size: BatchSize = 256
     """rows per update and network"""
     updates: Count = 11_000
     """training updates; a log of more than a million rows gets more, see `--model.passes`"""
@@ -250,11 +252,11 @@ class RolloutConfig(Settings):
 class CloningConfig(Settings):
     """How the policy network is built and trained."""
 
-    hidden: tuple[Count, ...] = (256, 256, 256)
+    hidden: tuple[Units, ...] = (256, 256, 256)
     """units of the hidden layers"""
     updates: Count = 20_000
     """training updates; a quarter of the default is enough for a few thousand states"""
-    batch_size: Count = 512
+    batch_size: BatchSize = 512
     """demonstrations per update"""
     censored: bool = True
     """treat an action at its bound as "at or beyond the bound" (censored Gaussian likelihood); false: plain Gaussian
@@ -265,15 +267,15 @@ class CloningConfig(Settings):
 class BisimulationConfig(Settings):
     """How the bisimulation metric is learned: for the bounds, and for stitching if `metric` is bisimulation."""
 
-    hidden: tuple[Count, ...] = (256, 128, 64)
+    hidden: tuple[Units, ...] = (256, 128, 64)
     """units of the encoder's hidden layers [the paper]"""
-    horizon: Count = 100
+    horizon: Annotated[int, between(1, 10_000)] = 100
     """n-step target: number of exact rollout steps before bootstrapping from the metric; 1: [the paper]"""
     caution: Annotated[float, between(1, LARGEST)] = 30.0
     """loss weight of distances below their target, relative to distances above it"""
     updates: Count = 4000
     """training updates when the metric is learned from scratch"""
-    batch_size: Annotated[int, between(2, MOST)] = 128
+    batch_size: Annotated[int, between(2, 10_000)] = 128
     """states per update; all pairs of these states are fitted"""
     refresh_rounds: Count = 10
     """only if `metric` is bisimulation: rounds of stitching between two refreshes of the metric"""
