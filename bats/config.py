@@ -125,7 +125,8 @@ class ModelConfig(Settings):
     updates: Count = 11_000
     """training updates; a log of more than a million rows gets more, see `--model.passes`"""
     passes: NonNegative = 2.8
-    """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead"""
+    """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead, or a
+    few more"""
     learning_rate: Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Progress, no_progress, padded_length
 from bats.config import READ_LOG, Function, ModelConfig, Seed, checked
 from bats.data.dataset import Dataset
 from bats.errors import DataError, SettingError
@@ -62,7 +62,9 @@ def fit_model(
     """
     dataset, config = checked("dataset", Dataset, dataset, READ_LOG), checked("config", ModelConfig, config)
     seed, progress = checked("seed", Seed, seed), checked("progress", Function, progress)
-    updates = max(config.updates, round(config.passes * len(dataset) / config.batch_size))
+    needed = round(config.passes * len(dataset) / config.batch_size)
+    # a program is compiled for every number of updates, so logs of similar size get the same number
+    updates = config.updates if needed <= config.updates else padded_length(needed)
     config = replace(config, updates=updates)
     split = split_rows(dataset, seed=seed)
     model, rows = untrained(dataset, split, config, seed=seed)
