@@ -49,6 +49,9 @@ Positive = Annotated[float, Rule(f"positive and at most {LARGEST:g}", lambda num
 PositiveOrInfinite = Annotated[float, Rule("positive", lambda number: number > 0)]
 Share = Annotated[float, between(0, 1)]
 Fraction = Annotated[float, Rule("strictly between 0 and 1", lambda number: 0 < number < 1)]
+Discount = Annotated[
+    Fraction, Rule("at most 0.9999 in a fit, which looks 1 / (1 - gamma) steps ahead", lambda g: g <= 0.9999)
+]
 Function = Callable[..., Any]
 FilePath = Annotated[Path, Rule("a path without a zero byte", lambda path: "\0" not in str(path))]
 _SCALES = Rule("fractions above 0 and at most 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
@@ -308,7 +311,7 @@ class ChoiceConfig(Settings):
 class Config(Settings):
     """All settings that determine the result of a run, except the seed."""
 
-    gamma: Fraction = 0.99
+    gamma: Discount = 0.99
     """discount per step"""
     metric: MetricKind = "steps"
     """unit of distances. steps: each component divided by its typical change in one step; raw: as in the log; std:

@@ -179,3 +179,11 @@ def test_the_same_rule_holds_for_the_settings_of_a_configuration_and_for_argumen
         bats.Changes(gamma=2)
     messages = {str(caught.value) for caught in (of_config, of_function, of_changes)}
     assert messages == {"`gamma` must be strictly between 0 and 1; got 2.0."}
+
+
+def test_the_discount_of_a_fit_is_limited_and_that_of_an_exact_solution_is_not() -> None:
+    with pytest.raises(SettingError, match=r"`gamma` must be at most 0\.9999 in a fit"):
+        Config(gamma=1 - 1e-9)
+    assert Config(gamma=0.9999).gamma == 0.9999
+    solution = bats.policy_iteration(bats.from_dataset(small_log(), gamma=1 - 1e-9))
+    assert 0 < solution.start_value <= 20  # steps of an episode

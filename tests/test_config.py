@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("without_shape_checks")
 NAN, INFINITE = math.nan, math.inf
 IMPOSSIBLE: dict[type, dict[str, tuple[Any, ...]]] = {
     Config: {
-        "gamma": (0.0, 1.0, -0.5, 2.0, NAN),
+        "gamma": (0.0, 1.0, -0.5, 2.0, NAN, 0.99991, 1 - 1e-12),
         "metric": ("miles", "deviations"),
         "penalty_steps": (-1.0, INFINITE, NAN),
         "penalty": (-1.0, INFINITE, NAN),
