@@ -7,6 +7,7 @@ command line, the report and run folders read settings without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
@@ -127,7 +128,7 @@ class ModelConfig(Settings):
     """rows per update and network"""
     updates: Count = 11_000
     """training updates; a log of more than a million rows gets more, see `--model.passes`"""
-    passes: NonNegative = 2.8
+    passes: Annotated[float, between(0, 1000)] = 2.8
     """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead, or a
     few more"""
     learning_rate: Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)] = 2e-3
@@ -187,8 +188,9 @@ class NeighbourConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.count is None and self.radius is None:
-            raise SettingError("Give `stitch.neighbours.count` or `stitch.neighbours.radius`; both are none.")
+        if self.count is None and self.radius in (None, math.inf):
+            message = "Give `stitch.neighbours.count` or a finite `stitch.neighbours.radius`"
+            raise SettingError(f"{message}; otherwise all states would be neighbours.")
 
 
 @dataclass(frozen=True)

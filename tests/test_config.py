@@ -49,7 +49,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[Any, ...]]] = {
         "hidden": ((0,), (200, -1), (100_001,)),
         "batch_size": (0, 1_000_001),
         "updates": (0,),
-        "passes": (-1.0, INFINITE, NAN),
+        "passes": (-1.0, INFINITE, NAN, 1000.1),
         "learning_rate": (0.0, -1e-3, INFINITE, NAN),
         "schedule": ("linear",),
         "variance_weight": (-0.5, INFINITE, NAN),
@@ -116,9 +116,19 @@ ANY_VALUE = ("linear", "local_error", "every_length", "censored", "penalize_roun
 
 @pytest.mark.parametrize(("kind", "name", "value"), CASES, ids=[f"{k.__name__}.{n}={v}" for k, n, v in CASES])
 def test_an_impossible_value_is_refused_at_once_by_its_name(kind: type, name: str, value: Any) -> None:
-    named = r"`stitch\.neighbours\.count` or `stitch" if value is None else rf"`{re.escape(dotted(kind, name))}[\[`]"
+    named = (
+        r"`stitch\.neighbours\.count` or a finite `stitch"
+        if value is None
+        else rf"`{re.escape(dotted(kind, name))}[\[`]"
+    )
     with pytest.raises(SettingError, match=named):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize("radius", [None, INFINITE])
+def test_all_pairs_of_states_are_no_neighbours(radius: float | None) -> None:
+    with pytest.raises(SettingError, match=r"`stitch\.neighbours\.count` or a finite `stitch\.neighbours\.radius`"):
+        NeighbourConfig(count=None, radius=radius)
 
 
 def test_every_setting_has_an_impossible_value_above() -> None:

@@ -48,7 +48,7 @@ NONSENSE: dict[str, tuple[str, ...]] = {
     "SEED": (*NUMBER, "1.5", "-1", HUGE),
     "X": NUMBER,
     "NUMBERS": ("", "x", "nan", "1,nan", "1,,2", "1,2,3,4,5", "1;2", "--"),
-    "VALUE": ("\x1b[31m", "--", HUGE),
+    "VALUE": ("\x1b[31m", "--", HUGE, "[" * 100_000),
     "RUN": ("", "absent", "/", "/dev/null", "small.hdf5", "\x1b[31m", *PATH),
     "LOG": ("", "absent", "/", "/dev/null", "run", "absent.hdf5", "\x1b[31m.csv", *PATH),
     "FILE": ("/", *PATH),
