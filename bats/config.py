@@ -43,6 +43,7 @@ Count = Annotated[int, between(1, MOST)]
 CountOrZero = Annotated[int, between(0, MOST)]
 Units = Annotated[int, between(1, 100_000)]
 BatchSize = Annotated[int, between(1, 1_000_000)]
+RolloutSteps = Annotated[int, between(1, 100_000)]
 Seed = Annotated[int, between(0, 2**63 - 1)]
 Finite = Annotated[float, between(-LARGEST, LARGEST)]
 NonNegative = Annotated[float, between(0, LARGEST)]
@@ -235,7 +236,7 @@ class StitchConfig(Settings):
 class RolloutConfig(Settings):
     """Which rollouts of the solved graph are cloned, and how their states are weighted."""
 
-    steps: Count = 1000
+    steps: RolloutSteps = 1000
     """maximum length of a rollout"""
     min_share: Share | None = None
     """clone rollouts whose return is at least this fraction of the best return from nearby starts; none: chosen

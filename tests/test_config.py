@@ -84,7 +84,7 @@ IMPOSSIBLE: dict[type, dict[str, tuple[Any, ...]]] = {
         "scales": ((), (0.0,), (1.5,), (1.0, NAN)),
     },
     RolloutConfig: {
-        "steps": (0,),
+        "steps": (0, 100_001),
         "min_share": (-0.1, 1.1, NAN),
         "min_return": (NAN, INFINITE, -INFINITE),
         "recovery_share": (-0.1, 1.1, NAN),
