@@ -1,13 +1,14 @@
 """Every setting of a run, as frozen dataclasses of plain values; `presets` composes them.
 
 Symbols of the paper are in brackets. A value that breaks a rule of its type is refused when the dataclass is created,
-before any work. Public functions check their arguments by the same rules, with `checked`. Nothing here needs JAX: the
-command line, the report and run folders read settings without it.
+before any work. Public functions check their arguments by the same rules, with `checked`. Nothing here needs JAX or
+jaxtyping: the command line, the report and run folders read settings without JAX, and policies need neither.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
@@ -37,6 +38,14 @@ def between(low: float, high: float) -> Rule:
     return Rule(f"between {' and '.join(ends)}", lambda number: low <= number <= high)
 
 
+def _is_path(path: Path) -> bool:
+    """Whether the system takes this path; otherwise it raises a ValueError, and no OSError."""
+    try:
+        return b"\0" not in os.fsencode(str(path))
+    except UnicodeEncodeError:
+        return False
+
+
 MetricKind = Literal["steps", "raw", "std", "bisimulation"]
 Planner = Literal["gauss-newton", "cross-entropy"]
 Count = Annotated[int, between(1, MOST)]
@@ -55,7 +64,7 @@ Discount = Annotated[
     Fraction, Rule("at most 0.9999 in a fit, which looks 1 / (1 - gamma) steps ahead", lambda g: g <= 0.9999)
 ]
 Function = Callable[..., Any]
-FilePath = Annotated[Path, Rule("a path without a zero byte", lambda path: "\0" not in str(path))]
+FilePath = Annotated[Path, Rule("a path without zero bytes and lone surrogates", _is_path)]
 _SCALES = Rule("fractions above 0 and at most 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
 _RANGE = Rule("two numbers, the smaller one first", lambda ends: ends[0] <= ends[1])
 READ_LOG = "`bats.load_dataset(path)` reads one from a file."

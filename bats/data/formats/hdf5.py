@@ -27,6 +27,7 @@ import numpy as np
 from h5py import h5d, h5g, h5l, h5o, h5s, h5t, h5z
 
 from bats.arrays import Arrays, Progress
+from bats.config import READ_LOG, FilePath, checked
 from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
 from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, KNOWN, RawLog, check_required, extras
@@ -311,6 +312,8 @@ def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False) -
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
     `bats/unknown_next`. Raises `OutputError` for a file that exists, unless `overwrite`.
     """
+    dataset, path = checked("dataset", Dataset, dataset, READ_LOG), Path(checked("path", FilePath, path))
+    overwrite = checked("overwrite", bool, overwrite)
     entries = extras(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
     if dataset.action_count is not None:
         entries["action_count"] = dataset.action_count
@@ -319,7 +322,7 @@ def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False) -
     fields = {name: getattr(dataset, name) for name in ("observations", "actions", "rewards", "next_observations")}
     fields |= {"terminals": dataset.terminations, "timeouts": dataset.episode_ends & ~dataset.terminations}
     fields |= {f"{EXTRAS}/{name}": np.asarray(value) for name, value in entries.items()}
-    write_fields(fields, Path(path), overwrite=overwrite)
+    write_fields(fields, path, overwrite=overwrite)
 
 
 def write_fields(fields: Arrays, path: Path, *, overwrite: bool = False) -> None:
