@@ -230,9 +230,9 @@ def roll_out_clone(
     reach the tolerance; one step is always made.
     """
     dynamics, metric = estimator.context.dynamics, estimator.context.metric
-    simulate = partial(_simulate, dynamics, _Actor.of(clone), metric, steps)
+    roll = partial(simulate, dynamics, ModelActor.of(clone), metric, steps)
     # of each step, by rollout
-    visited, end_errors, rewards, disagreements, ends = in_batches(simulate, BATCH, states.astype(np.float32), axis=1)
+    visited, end_errors, rewards, disagreements, ends = in_batches(roll, BATCH, states.astype(np.float32), axis=1)
     # nothing is known after a prediction that diverges: its error is infinite, and the start state is a placeholder
     finite = np.isfinite(visited).all(axis=(2, 3)) & np.isfinite([end_errors, rewards, disagreements]).all(axis=0)
     visited = np.where(finite[..., None, None], visited, states[:, None].astype(np.float32))
@@ -268,8 +268,8 @@ def roll_out_clone(
     )
 
 
-class _Actor(eqx.Module):
-    """The cloned policy on the device."""
+class ModelActor(eqx.Module):
+    """A policy on the device, as the model takes its actions."""
 
     network: MLP
     mean: Float[Array, "D"]
@@ -280,7 +280,7 @@ class _Actor(eqx.Module):
     squashed: bool = eqx.field(static=True)
 
     @classmethod
-    def of(cls, policy: Policy) -> _Actor:
+    def of(cls, policy: Policy) -> ModelActor:
         numbers = policy.mean, policy.std, policy.low, policy.high
         weights, biases = (tuple(map(jnp.asarray, part)) for part in (policy.weights, policy.biases))
         mean, std, low, high = (jnp.asarray(array, jnp.float32) for array in numbers)
@@ -298,8 +298,8 @@ class _Actor(eqx.Module):
 
 
 @eqx.filter_jit
-def _simulate(
-    dynamics: Dynamics, actor: _Actor, metric: Metric, steps: int, start: Float[Array | np.ndarray, "B D"]
+def simulate(
+    dynamics: Dynamics, actor: ModelActor, metric: Metric, steps: int, start: Float[Array | np.ndarray, "B D"]
 ) -> tuple[Array, ...]:
     """Of each step: the members' states after it, their end error, the mean reward, the members' largest disagreement
     about it, and whether it terminates."""

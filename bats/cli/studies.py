@@ -20,7 +20,8 @@ from bats.cli.output import (
     shown_progress,
 )
 from bats.cli.settings import add_flag, change_settings, leaves, shown_value
-from bats.errors import BatsError
+from bats.errors import BatsError, SettingError
+from bats.presets import preset
 from bats.runs.records import seconds_by_stage
 
 POLICIES = {"expert": "expert", "plain": "cloning the log", "bats": "BATS, then cloning"}
@@ -30,6 +31,8 @@ TASKS = {
     "maze2d": ("maze2d-umaze", "maze2d-medium", "maze2d-large"),
 }
 """the studies that compare methods, and the tasks of each"""
+OWN_METHODS = ("bc", "td3-bc", "iql")
+"""baselines for a log of one's own, where none are chosen: those that take minutes on two cores"""
 
 
 def add_baseline(parser: ArgumentParser) -> None:
@@ -109,22 +112,54 @@ def add_benchmark(parser: ArgumentParser) -> None:
     study = """mountain-car [section 5 of the paper]: the log has 20 random episodes and 5 episodes of an expert. The
     study measures the returns of the expert, of a clone of the whole log and of BATS. It also measures how far replays
     and model predictions are from the stitched rollouts, the errors of the graph's values, and a lower bound on these
-    values. maze2d [Table 1]: ten baselines and BATS on three mazes, the score of every snapshot of every run"""
-    parser.add_argument("study", choices=("mountain-car", *TASKS), metavar="STUDY", help=study)
+    values. maze2d [Table 1]: ten baselines and BATS on three mazes, the score of every snapshot of every run. own: BATS
+    and baselines on a log of your own, and what can be known of their policies without an environment"""
+    parser.add_argument("study", choices=("mountain-car", *TASKS, "own"), metavar="STUDY", help=study)
+    parser.add_argument("log", nargs="?", metavar="LOG", help=f"only for own: {LOG}")
     table = """
     --seeds N  number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 where methods are compared
     --episodes N  episodes per policy and seed; the default is 100, and in mazes a fixed number of starts per cell
     --out FOLDER  folder for the runs and the results; the default is runs/STUDY
     --methods NAMES  only where methods are compared: some of them, separated by commas; the default is all
     --updates N  only where methods are compared: updates of every baseline; the default is each method's own
-    --workers N  only where methods are compared: processes that evaluate snapshots (default: 1)
+    --workers N  only for maze2d: processes that evaluate snapshots (default: 1)
+    --preset NAME  only for own and maze2d: the settings of BATS (default: default)
+    --seed SEED  only for own: the seed of all methods (default: 0)
     """
-    add_options(parser, table + QUIET)
+    add_options(parser, table + QUIET + COLUMNS + READING)
     parser.epilog = "An interrupted study continues when it is called again. With a larger --seeds, only new fits run."
 
 
 def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
-    (_run_mountain_car if arguments.study == "mountain-car" else _run_comparison)(arguments, terminal)
+    studies = {"mountain-car": _run_mountain_car, "own": _run_own}
+    if (arguments.study == "own") != (arguments.log is not None):
+        raise SettingError("Give a log to the study own, and to no other: `bats-rl benchmark own log.hdf5`.")
+    studies.get(arguments.study, _run_comparison)(arguments, terminal)
+
+
+def _run_own(arguments: Namespace, terminal: Terminal) -> None:
+    names = OWN_METHODS if arguments.methods is None else tuple(arguments.methods.split(","))
+    for name in names:
+        if name not in CONFIGS:
+            raise SettingError(
+                f"There is no method called '{name}'; known: {', '.join(CONFIGS)}. BATS is always there."
+            )
+    config = preset(arguments.preset)
+    baselines = [CONFIGS[name]() for name in names]
+    if arguments.updates is not None:
+        baselines = [replace(settings, updates=arguments.updates) for settings in baselines]
+    folder = arguments.out or Path("runs") / f"own-{Path(arguments.log).stem}"
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        log = read_log(arguments.log, arguments, progress)
+    print_notes(log, terminal.out)
+    from bats.studies.own import HEADING, UNKNOWN, compare_own, known_rows, write_known
+
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        known = compare_own(log, folder, baselines, config=config, seed=arguments.seed, progress=progress)
+    print_columns({row[0]: dict(zip(HEADING[1:], row[1:], strict=True)) for row in known_rows(known)}, terminal.out)
+    print_line(UNKNOWN, terminal.out)
+    for path in write_known(folder, log.name, known, gamma=config.gamma):
+        print_line(f"wrote {path}", terminal.out)
 
 
 def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
@@ -143,6 +178,7 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
         seeds=arguments.seeds or 3,
         episodes=arguments.episodes,
         updates=arguments.updates,
+        preset=arguments.preset,
     )
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         run_comparison(folder, config, workers=arguments.workers, progress=progress)

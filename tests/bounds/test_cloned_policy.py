@@ -229,7 +229,7 @@ def test_states_that_the_graphs_policy_visits_are_supported_besides_the_logs_own
 def test_in_the_model_the_clone_acts_as_it_predicts(action_count: int | None) -> None:
     policy = some_policy(action_count=action_count, scale=3.0)
     states = observations(50, policy)
-    actions = np.asarray(cloned_policy._Actor.of(policy).act(jnp.asarray(states)[None]))[0]
+    actions = np.asarray(cloned_policy.ModelActor.of(policy).act(jnp.asarray(states)[None]))[0]
     np.testing.assert_allclose(actions, one_hot(policy.predict(states), action_count), atol=1e-4)
 
 
