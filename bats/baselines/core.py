@@ -78,6 +78,10 @@ class Group:
     """a copy of the networks follows them slowly"""
     trains: Callable[[Int[Array, ""], Any], Bool[Array, ""]] | None = None
     """in which updates it is trained, by their number; None: in all"""
+    follows: Callable[[Int[Array, ""], Any], Bool[Array, ""]] | None = None
+    """in which of those updates the copy follows; None: in all"""
+    project: Callable[[Any], Any] | None = None
+    """takes networks that a step has led out of their bounds back to these"""
 
     def optimizer(self, config: Baseline) -> optax.GradientTransformation:
         rate = getattr(config, self.rate)
@@ -181,7 +185,11 @@ def _update(
             loss, gradient = jax.value_and_grad(loss_of)(own)
             step, moments = group.optimizer(config).update(gradient, moments, own)
             own = optax.apply_updates(own, step)
-            target = optax.incremental_update(own, targets[name], config.target_rate) if group.has_target else None
+            if group.project is not None:
+                own = group.project(own)
+            follows = True if group.follows is None else group.follows(state.update, config)
+            rate = jnp.where(follows, config.target_rate, 0.0)
+            target = optax.incremental_update(own, targets[name], rate) if group.has_target else None
             return own, moments, target, loss
 
         def keep(own: Any, moments: Any, name: str = name) -> Any:
