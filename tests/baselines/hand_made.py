@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,13 @@ from bats.networks.mlp import MLP
 from bats.policy.policy import MAX_LOG_STD, MIN_LOG_STD
 
 KEY = jax.random.key(3)
+
+
+jitted = partial(
+    eqx.filter_jit,
+    # compiling takes longer than running, so the compiler takes little trouble
+    compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
+)
 
 
 def close(expected: object, tolerance: float = 1e-5) -> object:

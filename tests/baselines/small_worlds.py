@@ -95,7 +95,7 @@ def two_state_log(*, discrete: bool = False) -> Dataset:
 
 
 SMALL = {
-    **{"updates": UPDATES, "batch_size": 64, "gamma": 0.8, "hidden": (32, 32), "critic_hidden": (32, 32)},
+    **{"updates": UPDATES, "batch_size": 64, "gamma": 0.8, "hidden": (64,), "critic_hidden": (64,)},
     **{"learning_rate": 2e-3, "critic_learning_rate": 2e-3, "target_rate": 0.02, "snapshots": 1, "normalize": False},
 }
 OWN = {
@@ -103,7 +103,7 @@ OWN = {
     "combo": {"sampled_actions": 4, "beta": 0.1},
     "brac-v": {"behaviour_updates": 500, "warm_start": 100, "behaviour_learning_rate": 5e-3, "penalty": 0.02},
     "bear": {
-        **{"behaviour_hidden": (32, 32), "sampled_actions": 8, "target_actions": 4, "warm_start": 200},
+        **{"behaviour_hidden": (64,), "sampled_actions": 8, "target_actions": 4, "warm_start": 200},
         **{"threshold": 0.1, "kernel_width": 10.0},
     },
     "rebrac": {"policy_penalty": 0.1, "critic_penalty": 0.01},

@@ -16,7 +16,8 @@ from bats.baselines.catalogue import METHODS
 from bats.baselines.config import BCConfig
 from bats.baselines.core import Log, TrainingState, advance
 from bats.baselines.training import Trainer, joined, sizes_of
-from tests.baselines.small_worlds import line_log, small_config, small_trainer, two_state_log
+from bats.data.dataset import Dataset
+from tests.baselines.small_worlds import line_log, line_model, small_config, small_trainer, two_state_log
 
 
 def leaves(tree: Any) -> list[np.ndarray]:
@@ -98,25 +99,28 @@ def test_other_seeds_are_other_runs() -> None:
     assert not np.array_equal(*networks)
 
 
-@pytest.mark.parametrize("name", ["td3-bc", "iql"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "td3-bc"]
+
+
+@pytest.mark.parametrize("name", ["td3-bc", *SLOW])
 def test_runs_trained_together_agree_with_each_alone(name: str) -> None:
     """To rounding, after a few updates; one of them on a log of another length."""
     logs, runs = [line_log(), shorter_log()], [(0, 0), (1, 5)]
-    config = small_config(name)
-    together = Trainer.of(METHODS[name], config, logs, runs)
+    config, models = small_config(name), [line_model()] * 2 if METHODS[name].extend is not None else []
+    together = Trainer.of(METHODS[name], config, logs, runs, models)
     reached = advanced(together, together.initial(), 5)
     for run, (number, seed) in enumerate(runs):
-        alone = Trainer.of(METHODS[name], config, [logs[number]], [(0, seed)])
+        alone = Trainer.of(METHODS[name], config, [logs[number]], [(0, seed)], models[:1])
         expected = advanced(alone, alone.initial(), 5)
         for one, other in zip(leaves(reached.networks), leaves(expected.networks), strict=True):
             assert one[run] == pytest.approx(other[0], rel=1e-4, abs=1e-5)
 
 
-def shorter_log() -> Any:
+def shorter_log() -> Dataset:
     log = line_log()
-    rows = slice(0, 400)
+    rows = slice(0, 1960)  # whose table has the same length, so that one program serves both
     parts = (log.observations[rows], log.actions[rows], log.rewards[rows])
-    return type(log).from_arrays(
+    return Dataset.from_arrays(
         *parts, next_observations=log.next_observations[rows], episode_ends=log.episode_ends[rows]
     )
 

@@ -83,7 +83,7 @@ def test_iql_without_preferences_learns_the_value_of_the_logs_policy(discrete: b
         assert policy.predict(BOTH_STATES) == pytest.approx(np.zeros((2, 1)), abs=0.1)
 
 
-@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("discrete", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_iql_with_a_large_expectile_learns_the_best_policy_and_its_value(discrete: bool) -> None:
     settings = {**EVALUATION, "expectile": 0.99, "inverse_temperature": 3.0}
     trainer, states = two_state_runs("iql", discrete=discrete, **settings)

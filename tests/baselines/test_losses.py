@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +33,7 @@ from tests.baselines.hand_made import (
     TWO_ROWS,
     close,
     gaussian,
+    jitted,
     linear,
     linear_critics,
     log_normal,
@@ -43,12 +43,10 @@ from tests.baselines.hand_made import (
     push_model,
 )
 
-jitted = eqx.filter_jit
-
 
 def slope(loss: Callable[..., jax.Array]) -> Callable[..., Any]:
     """The gradient of a loss, as one compiled program."""
-    return eqx.filter_jit(jax.grad(loss))
+    return jitted(jax.grad(loss))
 
 
 CRITICS = linear_critics((1.0, 2.0, 0.0), (0.0, 1.0, 1.0))
@@ -451,7 +449,7 @@ def test_bear_policies_descend_the_kernel_distance_alone_at_first(update: int) -
 
     def expected(network: MLP) -> jax.Array:
         raw = network.biases[0][0] + 0.5 * jax.random.normal(jax.random.split(KEY)[0], (4, 2, 1))
-        distance = jitted(bear.kernel_distance)(raw, jnp.full((4, 2, 1), 0.4), 2.0).mean()
+        distance = bear.kernel_distance(raw, jnp.full((4, 2, 1), 0.4), 2.0).mean()
         first = jnp.tanh(raw[0, :, 0])
         value = jnp.minimum(STATES + 2 * first, first + 1).mean()
         return 3.0 * (distance - 0.05) - (0.0 if update < 5 else value)

@@ -18,7 +18,7 @@ from bats.baselines.networks import (
 )
 from bats.networks.mlp import MLP
 from bats.policy.policy import MAX_LOG_STD, MIN_LOG_STD
-from tests.baselines.hand_made import KEY, close, gaussian, log_squashed
+from tests.baselines.hand_made import KEY, close, gaussian, jitted, log_squashed
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 0.3), (0.7, 1.0), (-0.5, 0.05)])
@@ -26,7 +26,7 @@ def test_a_squashed_density_integrates_to_1(mean: float, std: float) -> None:
     edges = np.tanh(np.linspace(-3.7, 3.7, 20_001))  # finer where tanh is flat
     middles = (edges[1:] + edges[:-1]) / 2
     states = jnp.zeros((len(middles), 1))
-    density = np.exp(squashed_log_prob(gaussian(mean, std), states, jnp.asarray(middles, jnp.float32)[:, None]))
+    density = np.exp(jitted(squashed_log_prob)(gaussian(mean, std), states, jnp.asarray(middles, jnp.float32)[:, None]))
     assert np.sum(np.asarray(density, np.float64) * np.diff(edges)) == pytest.approx(1.0, abs=2e-3)
 
 
@@ -34,9 +34,9 @@ def test_a_squashed_density_integrates_to_1(mean: float, std: float) -> None:
 def test_a_sample_comes_with_the_log_probability_of_its_action(count: int | None) -> None:
     policy = relu_mlp((3, 8, 4), KEY)
     states = jax.random.normal(KEY, (5, 3))
-    actions, log_prob = sample_squashed(policy, states, KEY, count)
+    actions, log_prob = jitted(sample_squashed)(policy, states, KEY, count)
     assert actions.shape == (5, 2) if count is None else (count, 5, 2)
-    assert np.asarray(log_prob) == close(squashed_log_prob(policy, states, actions), 1e-3)
+    assert np.asarray(log_prob) == close(jitted(squashed_log_prob)(policy, states, actions), 1e-3)
 
 
 def test_the_log_probability_of_a_saturated_action_is_exact() -> None:
@@ -65,7 +65,7 @@ def test_stds_have_bounds() -> None:
 def test_values_are_of_each_action_in_its_state_by_each_critic() -> None:
     critics = new_critics(2, 1, (8,), KEY)
     states, actions = jax.random.normal(KEY, (3, 2)), jax.random.normal(KEY, (4, 3, 1))
-    found = values(critics, states, actions)
+    found = jitted(values)(critics, states, actions)
     assert found.shape == (2, 4, 3)
     row = jnp.concatenate([states[1], actions[2, 1]])[None]
     assert np.asarray(found[:, 2, 1]) == close(critics(row)[:, 0, 0])
