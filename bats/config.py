@@ -19,6 +19,8 @@ from bats.storage.json_records import read_value, shown
 
 MOST = 10**9
 """nothing that is counted needs more, and more would never end or never fit into memory"""
+MOST_ROUNDS = 9_999
+"""files of rounds have numbers of four digits"""
 LARGEST = 1e15
 """the square of a much larger number overflows in single precision, in which networks compute"""
 
@@ -221,6 +223,12 @@ class StitchConfig(Settings):
     """plan with 1, 2, … actions until one plan is accepted [Algorithm 2]; false: use only the candidate's length"""
     candidates: CandidateConfig = field(default_factory=CandidateConfig)
     neighbours: NeighbourConfig = field(default_factory=NeighbourConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds + self.recovery_rounds > MOST_ROUNDS:
+            limit = f"`stitch.rounds` and `stitch.recovery_rounds` must be at most {MOST_ROUNDS:,} together"
+            raise SettingError(f"{limit}; got {self.rounds:,} and {self.recovery_rounds:,}.")
 
 
 @dataclass(frozen=True)

@@ -315,6 +315,10 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
         ModelConfig(members=3, elites=4)
     with pytest.raises(SettingError, match=r"Give either `rollouts\.min_share` or `rollouts\.min_return`, not both"):
         RolloutConfig(min_share=0.5, min_return=1.0)
+    StitchConfig(rounds=9_000, recovery_rounds=999)
+    many = r"`stitch\.rounds` and `stitch\.recovery_rounds` must be at most 9,999 together; got 9,000 and 1,000"
+    with pytest.raises(SettingError, match=many):
+        StitchConfig(rounds=9_000, recovery_rounds=1_000)
     with pytest.raises(SettingError, match="cannot be used with metric bisimulation"):
         Config(metric="bisimulation", choice=ChoiceConfig(penalties=(1.0,)))
     with pytest.raises(SettingError, match="cannot be used with metric bisimulation"):

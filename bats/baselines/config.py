@@ -110,6 +110,7 @@ class BRACConfig(SACConfig):
     behaviour_updates: Count = 100_000
     """updates that train the model of the log's policy alone, before all others"""
     behaviour_learning_rate: Rate = 5e-4
+    """of the model of the log's policy"""
     warm_start: Count = 20_000
     """further updates in which the policy only descends the divergence"""
 
@@ -146,6 +147,7 @@ class TD3BCConfig(Baseline):
     target_noise: NonNegative = 0.2
     """std of the noise on target actions, which are between -1 and 1"""
     noise_limit: NonNegative = 0.5
+    """largest noise on target actions"""
 
 
 @dataclass(frozen=True)
@@ -186,3 +188,18 @@ class AWACConfig(Baseline):
     temperature: Positive = 0.1
     """advantage that multiplies a row's weight in cloning by e [lambda]"""
     max_weight: Positive = 100.0
+
+
+CONFIGS: dict[str, type[Baseline]] = {
+    "bc": BCConfig,
+    "sac": SACConfig,
+    "brac-v": BRACConfig,
+    "bear": BEARConfig,
+    "cql": CQLConfig,
+    "combo": COMBOConfig,
+    "td3-bc": TD3BCConfig,
+    "iql": IQLConfig,
+    "rebrac": ReBRACConfig,
+    "awac": AWACConfig,
+}
+"""the settings of each method, by its name"""

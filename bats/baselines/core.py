@@ -10,7 +10,7 @@ interrupted. Thousands of updates are one compiled program, and so are several r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -119,13 +119,25 @@ class Sizes:
     discrete: bool
 
 
+class MeanLoss(eqx.Module):
+    """A running mean, which does not depend on how many updates are made at a time."""
+
+    mean: Float[Array, "*R"]
+    count: Int[Array, "*R"]
+
+    def with_another(self, loss: Float[Array, ""]) -> MeanLoss:
+        return MeanLoss(self.mean + (loss - self.mean) / (self.count + 1), self.count + 1)
+
+
 class TrainingState(eqx.Module):
-    """All that training needs to continue."""
+    """All that training needs to continue; every array of several runs has a leading axis R."""
 
     networks: Networks
     targets: Networks
     memory: dict[str, optax.OptState]
-    update: Int[Array, ""]
+    losses: dict[str, MeanLoss]
+    """of each group since the last snapshot"""
+    update: Int[Array, "*R"]
 
 
 def new_state(method: Method, sizes: Sizes, config: Baseline, key: Array) -> TrainingState:
@@ -133,7 +145,8 @@ def new_state(method: Method, sizes: Sizes, config: Baseline, key: Array) -> Tra
     networks = method.new_networks(sizes, config, key)
     memory = {name: group.optimizer(config).init(networks[name]) for name, group in method.groups.items()}
     targets = {name: networks[name] for name in method.targets}
-    return TrainingState(networks, targets, memory, jnp.zeros((), jnp.int32))
+    none = MeanLoss(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
+    return TrainingState(networks, targets, memory, dict.fromkeys(method.groups, none), jnp.zeros((), jnp.int32))
 
 
 @eqx.filter_jit
@@ -144,21 +157,15 @@ def advance(
     keys: Array,
     logs: Int[Array, "R"],
     models: Any,
-) -> tuple[TrainingState, dict[str, Float[Array, "R"]]]:
-    """Makes `count` updates of every run; also returns the mean loss of each group of networks.
-
-    A run has a state, a key, a log, and a learned model of it where the method needs one.
-    """
+) -> TrainingState:
+    """Makes `count` updates of every run: of its state, with its key, on its log, with its model if there is one."""
     log, method, config = shared
 
-    def one_run(state: TrainingState, key: Array, number: Int[Array, ""], model: Any) -> Any:
-        def update(_: Array, carried: tuple[TrainingState, Any]) -> tuple[TrainingState, Any]:
-            state, losses = carried
-            state, new = _update(method, config, log, number, model, key, state)
-            return state, jax.tree.map(jnp.add, losses, new)
+    def one_run(state: TrainingState, key: Array, number: Int[Array, ""], model: Any) -> TrainingState:
+        def update(_: Array, state: TrainingState) -> TrainingState:
+            return _update(method, config, log, number, model, key, state)
 
-        state, losses = jax.lax.fori_loop(0, count, update, (state, dict.fromkeys(method.groups, jnp.zeros(()))))
-        return state, jax.tree.map(lambda loss: loss / count, losses)
+        return jax.lax.fori_loop(0, count, update, state)
 
     if len(logs) > 1:
         return jax.vmap(one_run)(states, keys, logs, models)
@@ -169,35 +176,44 @@ def advance(
 
 def _update(
     method: Method, config: Baseline, log: Log, number: Int[Array, ""], model: Any, key: Array, state: TrainingState
-) -> tuple[TrainingState, dict[str, Float[Array, ""]]]:
-    """One update of every group that is due, and the losses; a group that is not due has a loss of 0."""
+) -> TrainingState:
+    """One update of every group that is due."""
     batch_key, model_key, *loss_keys = jax.random.split(jax.random.fold_in(key, state.update), 2 + len(method.groups))
     batch = log.draw(number, batch_key, state.update, config)
     if method.extend is not None:
         batch = method.extend(state.networks, batch, model, model_key, config)
-    networks, targets, memory, losses = dict(state.networks), dict(state.targets), dict(state.memory), {}
     for (name, group), loss_key in zip(method.groups.items(), loss_keys, strict=True):
+        descend = partial(_descend, name, group, batch=batch, key=loss_key, config=config)
+        if group.trains is None:
+            state = descend(state)
+        else:
+            state = jax.lax.cond(group.trains(state.update, config), descend, lambda state: state, state)
+    return replace(state, update=state.update + 1)
 
-        def loss_of(own: Any, name: str = name, group: Group = group, loss_key: Array = loss_key) -> Float[Array, ""]:
-            return group.loss({**networks, name: own}, targets, batch, loss_key, config)
 
-        def descend(own: Any, moments: Any, name: str = name, group: Group = group, loss_of: Any = loss_of) -> Any:
-            loss, gradient = jax.value_and_grad(loss_of)(own)
-            step, moments = group.optimizer(config).update(gradient, moments, own)
-            own = optax.apply_updates(own, step)
-            if group.project is not None:
-                own = group.project(own)
-            follows = True if group.follows is None else group.follows(state.update, config)
-            rate = jnp.where(follows, config.target_rate, 0.0)
-            target = optax.incremental_update(own, targets[name], rate) if group.has_target else None
-            return own, moments, target, loss
+def _descend(
+    name: str, group: Group, state: TrainingState, *, batch: Batch, key: Array, config: Baseline
+) -> TrainingState:
+    """One step of a group against its loss; its target follows."""
 
-        def keep(own: Any, moments: Any, name: str = name) -> Any:
-            return own, moments, targets.get(name), jnp.zeros(())
+    def loss_of(own: Any) -> Float[Array, ""]:
+        return group.loss({**state.networks, name: own}, state.targets, batch, key, config)
 
-        due = True if group.trains is None else group.trains(state.update, config)
-        step = descend if due is True else partial(jax.lax.cond, due, descend, keep)
-        networks[name], memory[name], target, losses[name] = step(networks[name], memory[name])
-        if group.has_target:
-            targets[name] = target
-    return TrainingState(networks, targets, memory, state.update + 1), losses
+    own = state.networks[name]
+    loss, gradient = jax.value_and_grad(loss_of)(own)
+    step, memory = group.optimizer(config).update(gradient, state.memory[name], own)
+    own = optax.apply_updates(own, step)
+    if group.project is not None:
+        own = group.project(own)
+    targets = state.targets
+    if group.has_target:
+        follows = True if group.follows is None else group.follows(state.update, config)
+        rate = jnp.where(follows, config.target_rate, 0.0)
+        targets = {**targets, name: optax.incremental_update(own, targets[name], rate)}
+    return replace(
+        state,
+        networks={**state.networks, name: own},
+        targets=targets,
+        memory={**state.memory, name: memory},
+        losses={**state.losses, name: state.losses[name].with_another(loss)},
+    )

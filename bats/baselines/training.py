@@ -5,9 +5,10 @@ Several runs of one method, with other seeds or on logs of the same kind, are tr
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -130,10 +131,21 @@ class Progressed(NamedTuple):
     """How far training has come."""
 
     states: TrainingState
-    losses: dict[str, Float[np.ndarray, "R"]]
-    """mean losses of each run since the last report"""
     update: int
     is_snapshot: bool
+
+    def losses(self, run: int) -> dict[str, float]:
+        """Mean loss of each group of networks since the last snapshot."""
+        return {name: float(loss.mean[run]) for name, loss in self.states.losses.items()}
+
+    def divergence(self, run: int) -> str:
+        """What is not finite in a run, in words; empty if all is well."""
+        for name, loss in self.losses(run).items():
+            if not math.isfinite(loss):
+                return f"a loss of the {name} of {loss} before update {self.update:,}"
+        actor = jax.tree.leaves(self.states.networks["actor"])
+        finite = all(bool(jnp.isfinite(leaf[run]).all()) for leaf in actor)
+        return "" if finite else f"weights of the actor that are not finite at update {self.update:,}"
 
 
 def stacked(trees: Sequence[Any]) -> Any:
@@ -193,23 +205,23 @@ class Trainer:
         return new_state(self.method, self.sizes, self.config, jax.random.key(seed))
 
     def train(self, states: TrainingState, *, progress: Progress = no_progress) -> Iterator[Progressed]:
-        """Yields how far training has come about every other second, and at every snapshot."""
+        """Yields how far training has come about every second, and at every snapshot."""
         config, done = self.config, int(states.update[0])
         numbers = jnp.asarray(self.run_logs, jnp.int32)
         keys = jnp.stack([jax.random.key(seed) for seed in self.seeds])
-        snapshots = {config.updates * part // config.snapshots for part in range(1, config.snapshots + 1)}
+        snapshots = [config.updates * part // config.snapshots for part in range(1, config.snapshots + 1)]
         count = FIRST_UPDATES
         while done < config.updates:
             began = time.monotonic()
+            if done in snapshots:
+                states = replace(states, losses=jax.tree.map(jnp.zeros_like, states.losses))
             # results do not depend on how many updates are made at a time
             count = min(count, min(end for end in snapshots if end > done) - done)
-            shared = (self.log, self.method, config)
-            states, losses = advance(shared, jnp.int32(count), states, keys, numbers, self.models)
-            done += count
-            yield Progressed(states, jax.tree.map(np.asarray, losses), done, done in snapshots)
+            states = advance((self.log, self.method, config), jnp.int32(count), states, keys, numbers, self.models)
+            done = int(states.update[0])
+            yield Progressed(states, done, done in snapshots)
             progress(f"training {self.method.name}", done, config.updates)
-            seconds = max(time.monotonic() - began, 1e-3)
-            count = max(min(int(count * SECONDS / seconds), 10 * count), 1)
+            count = min(max(int(count * SECONDS / (time.monotonic() - began)), 1), 10 * count)
 
     def policy(self, states: TrainingState, run: int) -> Policy:
         """The policy of one run as it is now."""
@@ -249,18 +261,9 @@ def train(
     states = trainer.initial()
     for reached in trainer.train(states, progress=progress):
         states = reached.states
-        if wrong := diverged(reached)[0]:
-            raise divergence_error(wrong, dataset)
+        if found := reached.divergence(0):
+            raise divergence_error(found, dataset)
     return trainer.policy(states, 0)
-
-
-def diverged(reached: Progressed) -> list[str]:
-    """What is wrong with the losses of each run, in words; empty where they are finite."""
-    found = [""] * len(reached.states.update)
-    for name, losses in reached.losses.items():
-        for run in np.flatnonzero(~np.isfinite(losses)):
-            found[run] = f"a loss of the {name} of {losses[run]} before update {reached.update:,}"
-    return found
 
 
 def divergence_error(found: str, dataset: Dataset) -> DataError:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bats.baselines.folder import method_of_run
 from bats.cli.data import QUIET
 from bats.cli.export import OR_OVERWRITE, open_policy
 from bats.cli.options import add_options
@@ -38,12 +39,14 @@ def add_evaluate(parser: ArgumentParser) -> None:
 
 
 def run_evaluate(arguments: Namespace, terminal: Terminal) -> None:
-    run = RunFolder(arguments.run) if arguments.run.is_dir() else None
+    folder: Path | None = arguments.run if arguments.run.is_dir() else None
+    run = None if folder is None or method_of_run(folder) is not None else RunFolder(folder)
+    evaluation = None if folder is None else RunFolder(folder).evaluation
     policy = open_policy(arguments.run)
     record: Path | None = arguments.record
     if record is not None and record.suffix not in (".hdf5", ".h5"):
         raise OutputError(f"{record}: episodes can only be recorded in a .hdf5 file.")
-    outputs = [path for path in (None if run is None else run.evaluation, record) if path is not None]
+    outputs = [path for path in (evaluation, record) if path is not None]
     refuse_existing(*outputs, overwrite=arguments.overwrite, hint=OR_OVERWRITE)
     environment = _environment(arguments, policy, terminal.err)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
@@ -54,14 +57,14 @@ def run_evaluate(arguments: Namespace, terminal: Terminal) -> None:
     if record is not None:
         log = as_dataset(comparison.recorded, name=comparison.environment, action_count=policy.action_count)
         write_hdf5(log, record, overwrite=arguments.overwrite)
-    if run is not None:
-        comparison.save(run.evaluation, overwrite=arguments.overwrite)
+    if evaluation is not None:
+        comparison.save(evaluation, overwrite=arguments.overwrite)
     print_comparison(comparison, policy, str(arguments.run), terminal.out)
     if record is not None:
         print_line(f"recorded in {record}", terminal.out)
-    if run is not None:
-        again = " --overwrite" if (run.path / "report.html").exists() else ""
-        print_line(f"saved in {run.evaluation}; `bats-rl report {shell_word(run.path)}{again}` shows it", terminal.out)
+    if folder is not None:
+        again = " --overwrite" if (folder / "report.html").exists() else ""
+        print_line(f"saved in {evaluation}; `bats-rl report {shell_word(folder)}{again}` shows it", terminal.out)
 
 
 def print_comparison(comparison: Comparison, policy: Policy, name: str, out: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from bats.baselines.folder import BaselineFolder, method_of_run
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_line
 from bats.errors import OutputError
@@ -46,8 +47,12 @@ def open_policy(path: Path) -> Policy:
     """The policy of a finished run, or of a file."""
     if not path.is_dir():
         return load_policy(path)
+    if method_of_run(path) is not None:
+        baseline = BaselineFolder(path)
+        baseline.finished()  # refuses an unfinished run
+        return load_policy(baseline.policy)
     run = RunFolder(path)
-    run.summary()  # refuses an unfinished run
+    run.summary()
     return load_policy(run.policy)
 
 

@@ -30,14 +30,15 @@ COMMANDS = {
     "solve": ("solve", "solve a log exactly, or solve a finished run again with other settings"),
     "clone": ("solve", "clone another policy from a finished run, with other settings"),
     "certify": ("solve", "compute new bounds for a finished run, for example with another confidence"),
-    "benchmark": ("benchmark", "repeat an experiment of the paper"),
+    "baseline": ("baseline", "train another method of offline reinforcement learning on a log, for comparison"),
+    "benchmark": ("benchmark", "repeat an experiment of the paper, or compare methods on several tasks"),
     "collect": ("data", "create the log of a built-in task"),
     "convert": ("data", "read a log in any format and write it in another"),
 }
 """module and summary of each command"""
 DATA = ("collect", "convert")
 """commands that are called as `bats-rl data NAME`"""
-RESUMABLE = ("fit", "benchmark")
+RESUMABLE = ("fit", "baseline", "benchmark")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

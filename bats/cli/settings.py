@@ -1,6 +1,6 @@
-"""Every setting of `Config` as a flag: --stitch.rounds 40. Lists are written with commas, and `none` means no value.
+"""Every setting as a flag: --stitch.rounds 40. Lists are written with commas, and `none` means no value.
 
-A flag's help is the text below the field in `bats/config.py`. `--help` shows the settings that matter most,
+A flag's help is the text below the field of the dataclass. `--help` shows the settings that matter most,
 `--help-all` every one of them.
 """
 
@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bats.cli.options import add_options
 from bats.config import Config
+from bats.errors import SettingError
 from bats.presets import PRESETS, preset
 from bats.storage.json_records import from_plain, read_json, to_plain
 
@@ -35,7 +36,9 @@ MAIN = (
     "certificate.confidence",
 )
 """the settings that `--help` shows"""
-_PREFIX = "setting "
+PREFIX = "setting "
+"""before the name of a setting, where its flag is kept"""
+Chosen = TypeVar("Chosen")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -55,15 +58,18 @@ def add_groups(parser: argparse.ArgumentParser, *groups: str, main_only: bool = 
     defaults = "the run's own settings" if groups else "those of the preset `default`"
     brackets = "Text in [ ] is the paper's symbol, or marks the paper's choice."
     section = parser.add_argument_group("settings", f"The defaults are {defaults}. {brackets}")
-    for name, _, default, text in _leaves(Config, Config()):
-        if groups and name.split(".")[0] not in groups:
-            continue
-        value = json.dumps(to_plain(default)).strip("[]").replace(" ", "").replace('"', "").replace("null", "")
-        full = (text if groups else f"{text} (default: {value or 'none'})").strip().replace("%", "%%")
-        flag = f"--{name.replace('_', '-')}"
-        action = section.add_argument(flag, dest=_PREFIX + name, metavar="VALUE", default=argparse.SUPPRESS)
-        action.help = argparse.SUPPRESS if main_only and name not in MAIN else full
-        action.full_help = full  # type: ignore[attr-defined]
+    for name, _, default, text in leaves(Config()):
+        if not groups or name.split(".")[0] in groups:
+            full = text if groups else f"{text} (default: {shown_value(default)})"
+            add_flag(section, name, full, hidden=main_only and name not in MAIN)
+
+
+def add_flag(section: argparse._ArgumentGroup, name: str, text: str, *, hidden: bool = False) -> None:
+    """Adds the flag of one setting; `--help` does not show a hidden one."""
+    text, flag = text.strip().replace("%", "%%"), f"--{name.replace('_', '-')}"
+    action = section.add_argument(flag, dest=PREFIX + name, metavar="VALUE", default=argparse.SUPPRESS)
+    action.help = argparse.SUPPRESS if hidden else text
+    action.full_help = text  # type: ignore[attr-defined]
 
 
 def read_settings(arguments: argparse.Namespace) -> Config:
@@ -75,20 +81,23 @@ def read_settings(arguments: argparse.Namespace) -> Config:
     return change_settings(config, arguments)
 
 
-def change_settings(config: Config, arguments: argparse.Namespace) -> Config:
+def change_settings(config: Chosen, arguments: argparse.Namespace) -> Chosen:
     """The configuration with the settings that flags were given for."""
-    plain, kinds = to_plain(config), {name: kind for name, kind, _, _ in _leaves(Config, Config())}
+    usual = type(config)()
+    plain, kinds = to_plain(config), {name: kind for name, kind, _, _ in leaves(usual)}
     for dest, text in vars(arguments).items():
-        if dest.startswith(_PREFIX):
-            name = dest.removeprefix(_PREFIX)
+        if dest.startswith(PREFIX):
+            name = dest.removeprefix(PREFIX)
+            if name not in kinds:
+                raise SettingError(f"--{name.replace('_', '-')} is not a setting of this method.")
             *groups, leaf = name.split(".")
             table = plain
             for group in groups:
                 if table[group] is None:  # a group that the preset switches off, such as the certificate
-                    table[group] = to_plain(getattr(Config(), group))
+                    table[group] = to_plain(getattr(usual, group))
                 table = table[group]
             table[leaf] = _parse(text, kinds[name])
-    return from_plain(Config, plain, file="settings")
+    return from_plain(type(config), plain, file="settings")
 
 
 class _HelpAll(argparse.Action):
@@ -99,15 +108,23 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def _leaves(config: type, default: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, str]]:
-    """Name, type, default and description of every setting, nested ones with dotted names."""
-    hints, texts = get_type_hints(config), _descriptions(config)
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, str]]:
+    """Name, type, value and description of every setting, nested ones with dotted names."""
+    hints = get_type_hints(type(config))
+    texts: dict[str, str] = {}
+    for base in reversed(type(config).__mro__):  # what a class says goes before what its bases say
+        texts |= _descriptions(base) if is_dataclass(base) else {}
     for field in fields(config):
-        kind, value = hints[field.name], getattr(default, field.name)
+        value = getattr(config, field.name)
         if is_dataclass(value):
-            yield from _leaves(type(value), value, f"{prefix}{field.name}.")
+            yield from leaves(value, f"{prefix}{field.name}.")
         else:
-            yield f"{prefix}{field.name}", kind, value, texts.get(field.name, "")
+            yield f"{prefix}{field.name}", hints[field.name], value, texts.get(field.name, "")
+
+
+def shown_value(value: Any) -> str:
+    """A setting's value as a flag takes it."""
+    return json.dumps(to_plain(value)).strip("[]").replace(" ", "").replace('"', "").replace("null", "") or "none"
 
 
 @cache

@@ -15,7 +15,7 @@ from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, print_notes, shell_word, shown_progress
 from bats.cli.settings import add_groups, change_settings
 from bats.config import CertificateConfig, Count, checked
-from bats.errors import OutputError, SettingError
+from bats.errors import SettingError
 from bats.graph.files import save_mdp
 from bats.graph.mdp import from_dataset
 from bats.graph.rollouts import roll_out, stitched_share, undiscounted_return
@@ -115,9 +115,6 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     steps = checked("--steps", Count, STEPS if arguments.steps is None else arguments.steps)
     changes = _read_changes(arguments)
     if arguments.policy is not None:
-        if arguments.policy.suffix != ".safetensors":
-            hint = "`bats-rl export` converts it to .onnx"
-            raise OutputError(f"{arguments.policy}: a policy can only be written to a .safetensors file; {hint}.")
         refuse_existing(*policy_paths(arguments.policy))
     run = RunFolder(arguments.log)
     summary = run.summary()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bats.errors import DataError, SettingError
+from bats.errors import DataError, OutputError, SettingError
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 from bats.storage.atomic import refuse_existing, write_text
@@ -33,9 +33,9 @@ def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) ->
 
     An existing policy is refused unless `overwrite`; a summary without a policy is replaced.
     """
-    path = Path(path)
+    path, summary = policy_paths(Path(path))
     refuse_existing(path, overwrite=overwrite)
-    write_text(policy_paths(path)[1], json.dumps(description(policy), indent=2) + "\n")
+    write_text(summary, json.dumps(description(policy), indent=2) + "\n")
     write_tensors(path, _KIND, *_contents(policy), overwrite=overwrite)
 
 
@@ -61,6 +61,9 @@ def _contents(policy: Policy) -> tuple[dict[str, np.ndarray], dict[str, object]]
 
 def policy_paths(path: Path) -> tuple[Path, Path]:
     """The files that `save_policy` writes: the policy and its summary."""
+    if path.suffix != ".safetensors":  # a policy named .json would be its own summary
+        hint = "`bats-rl export` converts it to .onnx"
+        raise OutputError(f"{path}: a policy can only be written to a .safetensors file; {hint}.")
     return path, path.with_suffix(".json")
 
 

@@ -36,7 +36,7 @@ class Contents:
         self.config = run.settings()
         self.log_card = run.log_card()
         self.model_card = _read_object(run.model.with_suffix(".json"))
-        """a human-readable summary, as `policy_card`; empty where the file is missing"""
+        """a human-readable summary, as `policy_card`"""
         self.policy_card = _read_object(run.policy.with_suffix(".json"))
         self.records = run.records()
         self.attempts = run.attempts()
@@ -48,6 +48,8 @@ class Contents:
         self.certificate = load_certificate(run.path)
         self.variants = _read_variants(run)
         """further certificates, and further policies without one, by their names"""
+        self.policies = {file_checksum(path) for path in (run.policy, *run.policies.glob("*.safetensors"))}
+        """checksums of the policies in the folder; a further certificate may be of one that lies elsewhere"""
         self.evaluation = _read_evaluation(run)
         """returns in an environment, in columns, and facts about it; people may write such a file by hand, so entries
         may be missing or anything at all: see `finite_number`"""
@@ -100,16 +102,13 @@ def evenly_spaced(count: int, at_most: int) -> Int[np.ndarray, "n"]:
 def _read_variants(run: RunFolder) -> dict[str, Certificate | None]:
     """Further certificates of a run, and further policies that have no certificate of the same name."""
     variants: dict[str, Certificate | None] = {path.stem: None for path in run.policies.glob("*.safetensors")}
-    policies = {file_checksum(path) for path in (run.policy, *run.policies.glob("*.safetensors"))}
     for path in run.certificates.glob("*/certificate.json"):
-        certificate = variants[path.parent.name] = load_certificate(path.parent)
-        if certificate is not None and certificate.policy not in policies:
-            raise DataError("a certificate of a policy of this run", "one of another policy", file=str(path))
+        variants[path.parent.name] = load_certificate(path.parent)
     return dict(sorted(variants.items()))
 
 
 def _read_evaluation(run: RunFolder) -> dict[str, Any]:
-    evaluation = _read_object(run.evaluation)
+    evaluation = _read_object(run.evaluation) if run.evaluation.exists() else {}
     # a file that somebody wrote by hand need not say which policy it is about
     if evaluation.get("policy") not in (None, file_checksum(run.policy)):
         hint = f"Write it again: bats-rl evaluate {run.path} --overwrite"
@@ -120,8 +119,8 @@ def _read_evaluation(run: RunFolder) -> dict[str, Any]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is no file."""
-    content = read_json(path) if path.exists() else {}
+    """The JSON object in a file."""
+    content = read_json(path)
     if not isinstance(content, dict):
         raise DataError("a JSON object", type(content).__name__, file=str(path))
     return content

@@ -12,11 +12,13 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from bats.baselines.folder import BaselineFolder, method_of_run
 from bats.config import FilePath, checked
 from bats.data.episodes import plural
 from bats.errors import SettingError
 from bats.graph.mdp import LOGGED
 from bats.graph.rollouts import stitched_share
+from bats.report.baseline import baseline_page
 from bats.report.contents import Contents
 from bats.report.html import Page, Section, Table, Tile, render, side_by_side
 from bats.report.maps import maps_section
@@ -33,9 +35,11 @@ NO_REQUESTS = "This page makes no network requests."
 def write_report(run: Path | str, out: Path | str | None = None, *, overwrite: bool = False) -> Path:
     """Writes the report of a finished run, by default as `report.html` in its folder."""
     target, overwrite = checked("out", FilePath | None, out), checked("overwrite", bool, overwrite)
-    contents = Contents(checked("run", FilePath, run))
-    target = target or contents.path / NAME
-    write_text(target, render(run_page(contents)), overwrite=overwrite)
+    path = checked("run", FilePath, run)
+    baseline = method_of_run(path) is not None
+    page = baseline_page(BaselineFolder(path)) if baseline else run_page(Contents(path))
+    target = target or path / NAME
+    write_text(target, render(page), overwrite=overwrite)
     return target
 
 

@@ -89,7 +89,7 @@ def selection_figure(selection: Selection) -> Figure:
 def policy_section(run: Contents) -> Section:
     """The network, how to load it, and its whole summary."""
     card, selection = run.policy_card, run.selection
-    # the card is for people and may have been edited, so only the selection is relied on
+    # nothing in a card is checked but that it is an object, so only the selection is relied on
     labels = {"hidden": "hidden layers", "rows": "training rows", "validation_error": "validation error"}
     facts = {label: in_words(card[name]) for name, label in labels.items() if name in card} | {
         "rollouts cloned": f"{np.count_nonzero(selection.kept):,} of {len(selection.kept):,}",
@@ -104,7 +104,7 @@ def policy_section(run: Contents) -> Section:
         "A network that maps observations to actions. It was trained on the states and actions of the cloned rollouts.",
         facts,
         code="\n".join(lines),
-        tables=[Table(("fact", "value"), rows, words=True)] if rows else (),
+        tables=[Table(("fact", "value"), rows, words=True)],
         folded=True,
     )
 

@@ -34,16 +34,15 @@ UNFOLDED = 12
 """longer tables stay folded, and longer axes without names"""
 
 
-def model_section(run: Contents) -> Section | None:
-    """The errors of one step on held-out rows; None where the model's card does not have them."""
-    card, error = run.model_card, run.model_card.get("held_out_error")
-    if not isinstance(error, dict):
-        return None
+def model_section(run: Contents) -> Section:
+    """The errors of one step on held-out rows."""
+    card = run.model_card
     try:
+        error, terminations = card["held_out_error"], card["kind"]["terminations"]
         errors = np.array([error[kind] for kind in ERRORS], dtype=np.float64).reshape(len(ERRORS), -1)
-    except (KeyError, TypeError, ValueError) as reason:
-        file = str(run.path / "model.json")
-        raise DataError(f"three lists of numbers: {', '.join(ERRORS)}", str(reason), file=file) from reason
+    except (KeyError, TypeError, ValueError, OverflowError) as reason:
+        expected = f"three lists of numbers ({', '.join(ERRORS)}) and `terminations`"
+        raise DataError(expected, f"something else ({reason})", file=str(run.path / "model.json")) from reason
     facts = {
         "held-out rows": in_words(card.get("held_out_rows")),
         "updates": in_words(card.get("updates")),
@@ -54,7 +53,7 @@ def model_section(run: Contents) -> Section | None:
         if share is not None:
             facts[name.replace("_", ": ")] = f"{share:.2%}"
     # without any termination in the log there is nothing that precision could be measured with
-    if not card.get("kind", {}).get("terminations"):
+    if not terminations:
         facts["terminations"] = "none in the log"
     rows = [(run.dimension(i), *(f"{number:.4g}" for number in numbers)) for i, numbers in enumerate(errors.T)]
     return Section(

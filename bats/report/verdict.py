@@ -19,6 +19,7 @@ MARGIN = 0.05
 """room on both sides of what is drawn, as a share of it"""
 TITLE = "Deploy or hold"
 NO_CERTIFICATE = "no certificate"
+ELSEWHERE = "of a policy that is not in this folder (put its file into policies/)"
 
 
 def verdict_section(run: Contents) -> Section | None:
@@ -45,7 +46,12 @@ def variants_section(run: Contents) -> Section | None:
     rows = [
         (name, "", "", f"{NO_CERTIFICATE} under this name")
         if certificate is None
-        else (name, f"{certificate.clone.lower:.6g}", f"{certificate.clone.upper:.6g}", certificate.verdict)
+        else (
+            name,
+            f"{certificate.clone.lower:.6g}",
+            f"{certificate.clone.upper:.6g}",
+            certificate.verdict if certificate.policy in run.policies else f"{ELSEWHERE}: {certificate.verdict}",
+        )
         for name, certificate in run.variants.items()
     ]
     text = "These policies and certificates were added to the finished run with bats-rl clone and bats-rl certify."

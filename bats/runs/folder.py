@@ -113,6 +113,9 @@ class RunFolder:
             missing = "no file run.json in it" if self.path.is_dir() else "no such folder"
             raise DataError("the folder of a run", missing, file=str(self.path))
         plain = read_json(self._header)
+        if isinstance(plain, dict) and "method" in plain:
+            hint = "`bats-rl evaluate`, `report` and `export` take it; other commands need a run of `bats-rl fit`."
+            raise DataError("a run of BATS", f"a run of {plain['method']}", file=str(self._header), hint=hint)
         found = plain.get("version") if isinstance(plain, dict) else None
         if isinstance(found, int) and found != VERSION:
             made_by = f"It was written by bats-rl {plain.get('package')}."
@@ -160,7 +163,8 @@ class RunFolder:
                 if self.settings() != config:
                     write_record(self._settings, config)
             else:
-                discard_manifest(self.path)
+                with output_errors(self.path, "cleaned up"):
+                    discard_manifest(self.path)
                 write_record(self._settings, config)
                 write_record(self._header, header)
             self._remove_leftovers()
@@ -185,8 +189,8 @@ class RunFolder:
             "policy": self.policy.name in listed,
             "certificate": self.certificate.name in listed or self._summary.name in listed,
         }
-        last = max((number for number, is_made in enumerate(made.values(), 1) if is_made), default=0)
-        return list(made)[:last]
+        last = max((number for number, stage in enumerate(STAGES, 1) if made[stage]), default=0)
+        return list(STAGES)[:last]
 
     def _check(self, header: Header, config: Config) -> None:
         """Refuses a folder that is anything but a place for this run."""

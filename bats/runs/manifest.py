@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bats.errors import DataError
+from bats.storage.atomic import opened
 from bats.storage.json_records import read_record, write_record
 from bats.storage.tensors import read_facts
 
@@ -20,22 +21,25 @@ STARTED = ("run.json",)
 """written when a run begins, before any result"""
 RESULTS = (
     "log.json",
-    "model.*",
-    "mdp/*",
-    "attempts/*",
+    "model.safetensors",
+    "model.json",
+    "mdp/base.safetensors",
+    "mdp/round-*.safetensors",
+    "attempts/round-*.safetensors",
     "records.jsonl",
     "metric-*.safetensors",
     "errors.safetensors",
     "options.jsonl",
-    "policy.*",
+    "policy.safetensors",
+    "policy.json",
     "rollouts.safetensors",
     "certificate.json",
     "bounds.safetensors",
     "finished.json",
 )
-"""files that stages leave"""
-GROWING = "records.jsonl"
-"""the one file that a later round writes again"""
+"""files that stages leave; any other file is somebody's own"""
+REWRITTEN = ("records.jsonl", "errors.safetensors")
+"""files that are written again after they were listed: by every round, or by a run that continues after all rounds"""
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def current_files(folder: Path) -> dict[str, str]:
-    """The checksums of all files that the folder has now; those that were listed before are not looked at again."""
-    present = {**_files(folder, STARTED), **result_files(folder)}
+    """The checksums of all files that the folder has now; most that were listed before are not looked at again."""
     before = read_record(Manifest, folder / NAME).files if (folder / NAME).exists() else {}
-    known = {name: checksum for name, checksum in before.items() if name != GROWING}
-    return {name: known.get(name) or file_checksum(path) for name, path in sorted(present.items())}
+    known = {name: checksum for name, checksum in before.items() if name not in REWRITTEN}
+    return {name: known.get(name) or file_checksum(path) for name, path in sorted(_own_files(folder).items())}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -77,13 +80,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def check_manifest(folder: Path, manifest: Manifest, settings: Mapping[str, str]) -> None:
     """Refuses a folder in which a file is missing or is not the one that was listed, and names the file."""
     hint = "Restore it, or fit the log again in another folder."
+    own = _own_files(folder)
     for name, checksum in manifest.files.items():
-        path = folder / name
-        if not path.exists():
-            raise DataError("a file that this run has written", "no such file", file=str(path), hint=hint)
-        if file_checksum(path) != checksum:
+        file = str(folder / name)
+        if name not in own:  # nor is anything read that is no file of a run: a name can lead anywhere
+            raise DataError("a file that this run has written", "no such file", file=file, hint=hint)
+        if file_checksum(own[name]) != checksum:
             found = "other content; it was changed, or it comes from another run"
-            raise DataError("the content that this run has written", found, file=str(path), hint=hint)
+            raise DataError("the content that this run has written", found, file=file, hint=hint)
     for name in sorted(result_files(folder).keys() - manifest.files.keys()):
         raise DataError("only files that this run has written", "a file of another run", file=str(folder / name))
     for stage, checksum in manifest.settings.items():
@@ -93,9 +97,9 @@ def check_manifest(folder: Path, manifest: Manifest, settings: Mapping[str, str]
 
 
 def discard_manifest(folder: Path) -> None:
-    """Forgets a run of which nothing was made but the description of its log."""
-    for name in ("log.json", NAME):
-        (folder / name).unlink(missing_ok=True)
+    """Forgets a run that has finished no stage. The list goes last: without it, results would be refused."""
+    remove_unlisted(folder, Manifest({}, {}))
+    (folder / NAME).unlink(missing_ok=True)
 
 
 def remove_unlisted(folder: Path, manifest: Manifest) -> None:
@@ -110,6 +114,11 @@ def result_files(folder: Path) -> dict[str, Path]:
     return _files(folder, RESULTS)
 
 
+def _own_files(folder: Path) -> dict[str, Path]:
+    """All files that a list may name."""
+    return _files(folder, (*STARTED, *RESULTS))
+
+
 def _files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for pattern in patterns for path in folder.glob(pattern)}
 
@@ -118,7 +127,5 @@ def file_checksum(path: Path) -> str:
     """Of a tensor file the one that it carries, which is compared with its content when it is read."""
     if path.suffix == ".safetensors":
         return str(read_facts(path)["checksum"])
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise DataError("a readable file", str(error.strerror or error), file=str(path)) from error
+    with opened(path, "a readable file") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

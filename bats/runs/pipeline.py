@@ -48,6 +48,7 @@ from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reus
 from bats.stitching.loop import Round, stitch
 from bats.stitching.metric_refresh import Finished, Refresh, remeasured_errors, stitch_with_refresh
 from bats.stitching.records import RoundRecord
+from bats.storage.atomic import output_errors
 from bats.streams import Stream, generator
 
 OnRound = Callable[[RoundRecord], None]
@@ -112,7 +113,7 @@ def fit(
             solution=solution,
             policy=policy,
             records=records,
-            options=options if len(options) > 1 else (),
+            options=run.options(),
             summary=summary,
             timings=run.timings(),
             certificate=certificate,
@@ -163,7 +164,8 @@ def trained(job: Job, given: Model | None) -> Model:
                 settings, seed, checkpoint = job.config.model, job.seed, run.training
                 model = fit_model(dataset, settings, seed=seed, checkpoint=checkpoint, progress=job.progress)
             save_model(model, run.model)
-    run.training.unlink(missing_ok=True)  # also where a process died after saving the model
+    with output_errors(run.training, "removed"):
+        run.training.unlink(missing_ok=True)  # also where a process died after saving the model
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -35,7 +36,7 @@ class Header:
     """checksum of its start states"""
     seed: int
     reused: str | None = None
-    """another run whose model and graph it began with"""
+    """full path of another run whose model and graph it began with"""
 
     @classmethod
     def of(cls, dataset: Dataset, seed: int, reused: Path | str | None = None) -> Header:
@@ -45,7 +46,7 @@ class Header:
         parts = {"transitions": arrays, "rewards": rewards, "starts": starts}
         # neither the name of a log nor the way it is stored matters
         sums = {part: checksum(of_part, str(dataset.action_count)) for part, of_part in parts.items()}
-        reused = None if reused is None else str(reused)
+        reused = None if reused is None else os.path.realpath(reused)  # however it is spelt
         return cls(VERSION, version("bats-rl"), dataset.name, **sums, seed=seed, reused=reused)
 
     def differences(self, other: Header, *parts: str) -> list[str]:

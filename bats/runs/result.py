@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from bats.bounds.certificate import Certificate, Option, load_certificate
 from bats.config import Config, FilePath, Finite, Fraction, NonNegative, PositiveOrInfinite, Settings, checked
-from bats.errors import SettingError
+from bats.errors import OutputError, SettingError
 from bats.graph.mdp import TabularMDP
 from bats.graph.relabel import RewardFunction, final_graph, prune, value_of_a_step, with_gamma, with_reward
 from bats.graph.solve import Solution, policy_iteration
@@ -84,8 +85,10 @@ class Result:
 
     def save(self, folder: Path | str) -> None:
         """Copies all of it to a new folder; `load_result` and every command read it from there."""
-        folder = Path(folder)
+        folder = Path(checked("folder", FilePath, folder))
         refuse_existing(folder)
+        if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(self.folder)):
+            raise OutputError(f"{folder} lies within the folder that it would be a copy of; choose another one.")
         RunFolder(self.folder).header()  # refuses a result whose own folder is gone
         parent, prefix = folder.parent, f".{folder.name}."
         with output_errors(folder):

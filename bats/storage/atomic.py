@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one, the new one or none, never half of one."""
+"""Writing files so that a reader sees the old one, the new one or none, never half of one; and opening them to read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 
 from bats.errors import DataError, OutputError
@@ -67,14 +69,29 @@ def write_text(path: Path | str, text: str, *, overwrite: bool = True) -> None:
 
 def read_text(path: Path | str, *, max_letters: int | None = None) -> str:
     """A text file's content; `DataError` if it cannot be read, or is longer than a file of its kind can be."""
-    try:
-        with Path(path).open(encoding="utf-8") as stream:
-            text = stream.read(-1 if max_letters is None else max_letters + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("a readable text file", str(error), file=str(path)) from error
+    with opened(path, "a readable text file") as file, TextIOWrapper(file, encoding="utf-8") as stream:
+        text = stream.read(-1 if max_letters is None else max_letters + 1)
     if max_letters is not None and len(text) > max_letters:
         raise DataError(f"a text file of at most {max_letters:,} letters", "a longer one", file=str(path))
     return text
+
+
+@contextmanager
+def opened(path: Path | str, expected: str) -> Iterator[BufferedReader]:
+    """A regular file to read from; `DataError` for anything else: to read from a pipe or a device could take for ever.
+
+    What fails while it is read is reported as an error of this file, too.
+    """
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise DataError(expected, "something that is not a regular file", file=str(path))
+        with Path(path).open("rb") as stream:
+            yield stream
+    except FileNotFoundError as error:
+        raise DataError(expected, "no such file", file=str(path)) from error
+    except (OSError, ValueError) as error:  # no permission; a name that no file can have; bytes that are no text
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(expected, f"one that cannot be read: {reason}", file=str(path)) from error
 
 
 def is_temporary(name: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from bats.errors import DataError
-from bats.storage.atomic import write_atomic
+from bats.storage.atomic import opened, write_atomic
 from bats.storage.schema import build
 
 Struct = TypeVar("Struct")
@@ -90,17 +89,8 @@ def read_struct(
 
 def read_facts(path: Path) -> dict[str, Any]:
     """What a file says of itself, before anything else in it is trusted."""
-    try:
-        regular = stat.S_ISREG(path.stat().st_mode)
-        if regular:
-            path.open("rb").close()  # safetensors would call a file missing that may not be read
-    except FileNotFoundError as error:
-        raise DataError("a file saved by this package", "no such file", file=str(path)) from error
-    except (OSError, ValueError) as error:  # no permission; a name that no file can have
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError("a file saved by this package", f"one that cannot be read: {reason}", file=str(path)) from error
-    if not regular:  # to read from a pipe could take for ever
-        raise DataError("a file saved by this package", "something that is not a regular file", file=str(path))
+    with opened(path, "a file saved by this package"):
+        pass  # safetensors would call a file missing that may not be read, and wait for a pipe
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("bats", "{}"))

@@ -29,7 +29,7 @@ from bats.presets import changed, preset
 from bats.runs.pipeline import fit
 from bats.runs.records import Header
 from bats.runs.result import Result
-from bats.storage.json_records import read_json, to_plain, write_lines
+from bats.storage.json_records import read_json, to_plain, write_record
 from bats.studies.car_findings import Findings, VariantFindings
 from bats.studies.car_rollouts import example_rollout, failed_rows, measure_rollouts
 from bats.studies.car_values import measure_bound, measure_values
@@ -159,7 +159,7 @@ def _claim(folder: Path, log: Dataset) -> None:
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} already exists and does not contain a study; choose another folder.")
-    write_lines(folder / STUDY, (mark,))
+    write_record(folder / STUDY, mark)
 
 
 def _clone_log(folder: Path, log: Dataset, config: CloningConfig, seed: int, progress: Progress) -> Policy:

@@ -35,7 +35,7 @@ def advanced(trainer: Trainer, states: TrainingState, *counts: int) -> TrainingS
     logs = jnp.asarray(trainer.run_logs, jnp.int32)
     for count in counts:
         shared = (trainer.log, trainer.method, trainer.config)
-        states, _ = advance(shared, jnp.int32(count), states, keys, logs, trainer.models)
+        states = advance(shared, jnp.int32(count), states, keys, logs, trainer.models)
     return states
 
 

@@ -150,6 +150,13 @@ def test_an_existing_policy_is_not_overwritten_unless_asked(tmp_path: Path) -> N
     assert path.read_bytes() != before
 
 
+@pytest.mark.parametrize("name", ["policy.json", "policy.onnx", "policy", "policy.safetensors.bak", ".safetensors"])
+def test_a_policy_is_written_to_a_safetensors_file_only(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=rf"{name}: a policy can only be written to a \.safetensors file"):
+        save_policy(some_policy(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_card_without_its_policy_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text("left by a killed process")
     save_policy(some_policy(), tmp_path / "policy.safetensors")

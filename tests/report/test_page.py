@@ -260,6 +260,9 @@ def test_what_is_not_a_finished_run_is_refused(copy_run: CopyRun, tmp_path: Path
         ("settings.json", {"gamma": 2.0}),
         ("log.json", {"rows": "many"}),
         ("model.json", {"held_out_error": {}}),
+        ("model.json", {"held_out_error": None}),
+        ("model.json", {"held_out_error": {"mean_absolute": [10**400], "root_mean_square": [1], "largest": [2]}}),
+        ("model.json", {"kind": []}),
         ("model.json", {"held_out_error": {"mean_absolute": [1], "root_mean_square": "x", "largest": [2]}}),
     ],
 )
@@ -279,13 +282,12 @@ def test_files_that_hold_something_else_are_named(run_copy: Path, file: str, tex
         write_report(run_copy)
 
 
-def test_cards_for_people_may_be_missing(run_copy: Path, tmp_path: Path) -> None:
-    (run_copy / "model.json").unlink()
-    (run_copy / "policy.json").unlink()
-    relisted(run_copy)
-    page = write_report(run_copy, tmp_path / "bare.html")
-    assert "held-out rows" not in facts_of(page)
-    assert facts_of(page)["rollouts cloned"]
+@pytest.mark.parametrize("file", ["model.json", "policy.json"])
+def test_a_summary_that_is_missing_is_named(run_copy: Path, file: str) -> None:
+    (run_copy / file).unlink()
+    for run in (run_copy, relisted(run_copy)):
+        with pytest.raises(DataError, match=rf"{file}: expected a .*, found no such file"):
+            write_report(run)
 
 
 def test_a_missing_part_of_the_page_is_not_called_an_error_of_writing(

@@ -159,3 +159,13 @@ def test_further_policies_and_certificates_have_a_table_of_their_own(run_copy: P
     assert rows["confidence-0.99"][2] == certificate_of(run_copy).verdict
     assert rows["narrow"] == ["", "", "no certificate under this name"]
     assert "unfinished" not in rows
+
+
+def test_a_certificate_of_a_policy_elsewhere_says_so(run_copy: Path, tmp_path: Path) -> None:
+    own = certificate_of(run_copy)
+    save_certificate(own, run_copy / "certificates" / "kept")
+    save_certificate(replace(own, policy="0" * 64), run_copy / "certificates" / "moved")
+    rows = rows_of(write_report(run_copy, tmp_path / "page.html"))
+    elsewhere = "of a policy that is not in this folder (put its file into policies/)"
+    assert rows["moved"][2] == f"{elsewhere}: {own.verdict}"
+    assert rows["kept"][2] == own.verdict

@@ -7,6 +7,7 @@ An order is a JSON object:
 
     folder      of the run
     choosing    whether the run compares several penalties
+    checkpoints whether training saves its state at every evaluation, not only after ten minutes
     kill_at     moves to be killed at, "all", or none: a move is [file, when], and the process is killed just before or
                 just after the file takes its place in the folder
     spared      moves not to be killed at
@@ -37,7 +38,6 @@ from bats.runs import pipeline
 from bats.stitching import loop
 from tests.small_runs import SMALL, small_log
 
-model_fit.CHECKPOINT_SECONDS = 0.0  # at every evaluation, not every ten minutes
 CHOOSING = replace(SMALL, choice=ChoiceConfig(penalties=(30.0,)))
 STAGES = {
     "fit_model": pipeline,
@@ -68,6 +68,8 @@ def run(order: dict[str, Any], notes: Path) -> None:
     """One fit, killed at the first move that the order names."""
     folder = Path(order["folder"])
     move = Path.replace
+    if order["checkpoints"]:
+        model_fit.CHECKPOINT_SECONDS = 0.0
     for name, module in STAGES.items():
         setattr(module, name, announced(name, getattr(module, name), notes))
 

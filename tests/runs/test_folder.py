@@ -207,7 +207,8 @@ def test_settings_of_stages_that_are_made_may_not_change_and_the_error_says_what
 def test_an_unfinished_run_is_to_be_finished_before_anything_is_added_to_it(run: RunFolder) -> None:
     make(run, "policy.safetensors")
     other = replace(CONFIG, cloning=CloningConfig(hidden=(8,)))
-    finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}`; then `bats-rl clone"
+    finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}/settings.json`; "
+    finish += "then `bats-rl clone"
     with pytest.raises(OutputError, match=finish):
         claim(run, config=other)
     run.finish(summary(2))
@@ -242,6 +243,30 @@ def test_a_process_killed_after_writing_the_settings_alone_leaves_a_folder_that_
         (run.path / name).unlink()
     claim(run, config=replace(CONFIG, gamma=0.5))  # the settings of a run that never began do not matter
     assert run.settings().gamma == 0.5
+
+
+@pytest.mark.parametrize(
+    "left", [("log.json",), ("log.json", "model.json"), ("log.json", "model.json", "model.safetensors")]
+)
+def test_results_that_were_not_listed_when_a_process_was_killed_do_not_stop_the_next_one(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    claim(run)
+    begun = folder_bytes(run.path)
+    for name in left:
+        (run.path / name).write_text("made")
+    claim(run)
+    assert folder_bytes(run.path) == begun
+
+
+def test_what_cannot_be_removed_is_an_error_of_writing(run: RunFolder, tmp_path: Path) -> None:
+    new = RunFolder(tmp_path / "new")
+    claim(new)
+    for one, name in ((run, "mdp/round-0003.safetensors"), (new, "model.json")):
+        (one.path / name).mkdir()
+        with pytest.raises(OutputError, match=rf"{one.path} could not be cleaned up: Is a directory"):
+            claim(one)
 
 
 def test_a_damaged_header_or_damaged_settings_are_reported_with_the_field(run: RunFolder) -> None:
@@ -339,6 +364,15 @@ for limit in (10, 700):  # nothing of a round fits, or all but its last file
         add_round(run, 3)
         assert run.rounds_done == 3
         assert run.records()[-1] == record(3)
+
+
+def test_errors_that_are_measured_again_are_listed_again(run: RunFolder) -> None:
+    for errors in ([0.1, 0.2], [0.3, 0.4]):
+        with run.claimed(HEADER, CONFIG):
+            run.save_errors(np.array(errors))
+            run.add_timing(Timing("solving", None, 0.5))
+    claim(run)
+    assert run.load_graph().stitch_count == 2
 
 
 def test_a_record_that_is_missing_or_damaged_is_reported(run: RunFolder) -> None:

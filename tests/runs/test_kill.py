@@ -50,6 +50,7 @@ class Worker:
         folder: Path,
         *,
         choosing: bool = True,
+        checkpoints: bool = True,
         kill_at: Literal["all"] | list[Any] | None = None,
         spared: list[Any] | None = None,
         stage: str | None = None,
@@ -57,19 +58,20 @@ class Worker:
     ) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = {"folder": str(folder), "choosing": choosing, "kill_at": kill_at or [], "spared": spared or []}
-        self._process.stdin.write(json.dumps(order | {"stage": stage, "seconds": seconds}) + "\n")
+        order = {"folder": str(folder), "choosing": choosing, "checkpoints": checkpoints, "kill_at": kill_at or []}
+        order |= {"spared": spared or [], "stage": stage, "seconds": seconds}
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         self.kills += answer["killed"]
         return answer
 
     def fit_until_finished(
-        self, folder: Path, *, kill_at: Literal["all"] | list[Any], choosing: bool = True
+        self, folder: Path, *, kill_at: Literal["all"] | list[Any], **options: bool
     ) -> list[tuple[str, str]]:
         """Starts a fit again after every kill; returns the moves it was killed at, each once."""
         killed_at: list[Any] = []
-        while (answer := self.fit(folder, choosing=choosing, kill_at=kill_at, spared=killed_at))["killed"]:
+        while (answer := self.fit(folder, kill_at=kill_at, spared=killed_at, **options))["killed"]:
             killed_at.append(answer["moves"][-1])
         return [tuple(move) for move in killed_at]
 
@@ -99,6 +101,15 @@ def checksums(folder: Path) -> dict[str, str]:
 def test_a_run_killed_at_a_few_files_ends_as_one_left_alone(worker: Worker, finished_run: Path, tmp_path: Path) -> None:
     killed_at = worker.fit_until_finished(tmp_path / "run", kill_at=A_FEW_MOVES, choosing=False)
     assert killed_at == A_FEW_MOVES
+    assert checksums(tmp_path / "run") == checksums(finished_run)
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_its_model_is_listed_and_without_a_checkpoint_begins_again(
+    worker: Worker, finished_run: Path, tmp_path: Path
+) -> None:
+    moves = [("log.json", "after"), ("model.json", "after"), ("model.safetensors", "after")]
+    assert worker.fit_until_finished(tmp_path / "run", kill_at=moves, choosing=False, checkpoints=False) == moves
     assert checksums(tmp_path / "run") == checksums(finished_run)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ from bats.cli.main import main
 from bats.config import CertificateConfig
 from bats.errors import DataError
 from bats.report.page import write_report
-from bats.runs.folder import RunFolder
 from bats.runs.manifest import NAME, current_files, file_checksum
 from bats.runs.pipeline import fit
 from bats.runs.result import load_result
@@ -103,10 +104,42 @@ def test_a_file_that_is_missing_is_named(name: str, run_copy: Path) -> None:
             read(run_copy)
 
 
+@pytest.mark.parametrize("name", ["../outside.txt", "/dev/null", "mdp/../model.json", "lock", "settings.json"])
+def test_a_list_with_names_that_no_file_of_a_run_has_is_refused(name: str, run_copy: Path) -> None:
+    (run_copy.parent / "outside.txt").write_text("of somebody else")
+    checksum = hashlib.sha256((run_copy / name).read_bytes()).hexdigest()
+    edit(run_copy / NAME, files=json.loads((run_copy / NAME).read_text())["files"] | {name: checksum})
+    for read in (load_result, fit_again):
+        with pytest.raises(DataError, match=f"{name}: expected a file that this run has written, found no such file"):
+            read(run_copy)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the devices of Unix")
+def test_devices_in_the_place_of_files_are_refused_unread(run_copy: Path) -> None:
+    for name in ("model.json", NAME):
+        (run_copy / name).unlink()
+        (run_copy / name).symlink_to("/dev/zero")
+        with pytest.raises(DataError, match=rf"{name}: .*found something that is not a regular file"):
+            load_result(run_copy)
+
+
 def test_a_file_that_the_run_never_wrote_is_named(run_copy: Path) -> None:
     shutil.copy(run_copy / "mdp/round-0003.safetensors", run_copy / "mdp/round-0004.safetensors")
     with pytest.raises(DataError, match=r"round-0004\.safetensors: expected only files that this run has written"):
         load_result(run_copy)
+
+
+def test_files_that_somebody_added_to_a_run_are_left_alone(run_copy: Path) -> None:
+    added = [run_copy / name for name in ("policy.onnx", "model.png", "mdp/.DS_Store", "attempts/notes.txt")]
+    for path in added:
+        path.write_text("mine")
+    load_result(run_copy)
+    unfinished = (run_copy / "finished.json", run_copy / "certificate.json", run_copy / "bounds.safetensors")
+    for path in unfinished:
+        path.unlink()
+    relisted(run_copy)
+    fit_again(run_copy)
+    assert all(path.exists() for path in (*added, *unfinished))
 
 
 def test_a_verdict_that_was_edited_is_not_believed(run_copy: Path) -> None:
@@ -150,15 +183,6 @@ def test_a_certificate_has_the_checksum_of_its_policy(finished_run: Path) -> Non
     certificate = load_certificate(finished_run)
     assert certificate is not None
     assert certificate.policy == file_checksum(finished_run / "policy.safetensors")
-
-
-def test_a_further_certificate_of_another_policy_is_refused(run_copy: Path, other_run: Path) -> None:
-    folder = RunFolder(run_copy).certificates / "other"
-    folder.mkdir(parents=True)
-    for name in ("certificate.json", "bounds.safetensors"):
-        shutil.copy(other_run / name, folder / name)
-    with pytest.raises(DataError, match="expected a certificate of a policy of this run, found one of another policy"):
-        write_report(run_copy)
 
 
 def test_an_evaluation_of_another_policy_is_refused(copy_run: CopyRun, other_run: Path) -> None:

@@ -105,6 +105,18 @@ def test_what_fit_returns_equals_what_load_result_reads(chosen: Result) -> None:
     assert_same_result(chosen, load_result(chosen.folder))
 
 
+def test_so_it_does_where_the_log_is_too_small_to_compare_anything(
+    without_policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_small(*_: object, **__: object) -> None:
+        raise DataError("a larger log", "this one")
+
+    monkeypatch.setattr("bats.bounds.error_estimates.learn_bisimulation", too_small)
+    result = fit(small_log(), replace(CHOOSING, certificate=None), folder=without_policy)
+    assert len(result.options) == 1
+    assert_same_result(result, load_result(without_policy))
+
+
 @pytest.mark.slow
 def test_what_fit_returns_equals_what_load_result_reads_with_a_learned_metric(tmp_path: Path, model: Model) -> None:
     config = replace(SMALL, metric="bisimulation", penalty_steps=1.0)
@@ -207,6 +219,13 @@ def test_the_report_of_a_run_shows_every_option(chosen: Result, tmp_path: Path) 
     page = bats.write_report(chosen.folder, tmp_path / "report.html").read_text()
     for option in chosen.options:
         assert f"{option.lower:.4g}" in page
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_checkpoint_that_cannot_be_removed_is_an_error_of_writing(without_policy: Path) -> None:
+    (without_policy / "training.safetensors").mkdir()
+    with pytest.raises(OutputError, match=r"training\.safetensors could not be removed: Is a directory"):
+        fit(small_log(), SMALL, folder=without_policy)
 
 
 @pytest.mark.usefixtures("no_training")

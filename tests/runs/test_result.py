@@ -131,6 +131,24 @@ def test_saving_overwrites_nothing_and_leaves_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["existing"]
 
 
+def test_a_result_is_not_saved_into_its_own_folder(copy_run: CopyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = load_result(copy_run("run"))
+    before = folder_bytes(result.folder)
+    monkeypatch.chdir(result.folder)
+    for target in (result.folder / "copy", result.folder / "deep" / "copy", "copy", "../run/mdp/copy"):
+        with pytest.raises(OutputError, match="copy lies within the folder that it would be a copy of; choose another"):
+            result.save(target)
+    assert folder_bytes(result.folder) == before
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_the_folder_to_save_to_must_be_a_path(result: Result) -> None:
+    with pytest.raises(SettingError, match="`folder` must be a path; got 3"):
+        result.save(3)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="`folder` must be a path without a zero byte"):
+        result.save("a\0b")
+
+
 def test_a_result_whose_folder_is_gone_is_a_failure_to_read_not_to_write(copy_run: CopyRun, tmp_path: Path) -> None:
     folder = copy_run("gone")
     result = load_result(folder)

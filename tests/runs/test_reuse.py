@@ -16,6 +16,7 @@ from bats.graph.mdp import LOGGED, REUSED, TabularMDP
 from bats.graph.relabel import goal_reward, stitch_errors
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import fit
+from bats.runs.records import Header
 from bats.runs.result import load_result
 from bats.runs.reuse import history_with_reused
 from bats.storage.tensors import read_struct
@@ -50,7 +51,7 @@ def test_with_the_same_rewards_the_model_is_taken_as_it_is_and_stitching_continu
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == before["model.safetensors"]
     assert result.mdp.stitch_count > first.mdp.stitch_count
     assert result.value >= first.value - 1e-9  # it has every stitch that the first has
-    assert RunFolder(tmp_path / "again").header().reused == str(finished_run)
+    assert RunFolder(tmp_path / "again").header().reused == str(finished_run.resolve())
     assert folder_bytes(finished_run) == before
 
 
@@ -118,6 +119,15 @@ def test_where_errors_are_measured_in_another_way_the_graph_is_not_taken(
 ) -> None:
     fit(small_log(), replace(other, certificate=None), reuse=finished_run, folder=tmp_path / "other")
     assert reused_stitches(tmp_path / "other") == (0, 0)
+
+
+def test_the_same_run_by_another_spelling_of_its_path_is_the_same(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = finished_run.name
+    monkeypatch.chdir(finished_run.parent)
+    for spelling in (name, f"./{name}/mdp/..", finished_run):
+        assert Header.of(small_log(), 0, spelling).reused == str(finished_run.resolve())
 
 
 def test_what_cannot_be_reused_is_refused_before_any_work(finished_run: Path, run_copy: Path, tmp_path: Path) -> None:

@@ -105,6 +105,13 @@ def test_a_failure_to_read_is_never_reported_as_a_failure_to_write(tmp_path: Pat
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs the pipes of Unix")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="expected a readable text file, found something that is not a regular file"):
+        read_text(tmp_path / "pipe")
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -1,0 +1,259 @@
+"""Methods x tasks x seeds from one command: the paper's Table 1 and more, BATS among them.
+
+    FOLDER/logs/TASK.hdf5            the log of each task
+    FOLDER/METHOD/TASK-SEED/         the run of each method, task and seed
+    FOLDER/models/TASK/              the dynamics model that COMBO's seeds share
+
+All seeds and all tasks of equal sizes are trained as one program. What is done is skipped, so a study that was stopped
+continues, and a larger one begins with what a smaller one left. Environments measure and choose nothing: the last
+policy is the result, and the best of all snapshots is shown beside it, as what picking by the environment would give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from multiprocessing import get_context
+from pathlib import Path
+
+from bats.arrays import Progress, no_progress
+from bats.baselines.catalogue import METHODS
+from bats.baselines.config import CONFIGS, Baseline
+from bats.baselines.curve import learning_curve
+from bats.baselines.folder import BaselineFolder, CurvePoint
+from bats.baselines.runs import Run, train_runs
+from bats.baselines.training import sizes_of
+from bats.config import Config, Count, ModelConfig, Settings
+from bats.data.dataset import Dataset
+from bats.data.formats.hdf5 import write_hdf5
+from bats.data.formats.load import load_dataset
+from bats.errors import SettingError
+from bats.evaluation.comparison import ReturnEstimate, compare
+from bats.model.fit import Model, fit_model, load_model, save_model
+from bats.presets import preset
+from bats.report.benchmark import RunScore, as_csv, as_markdown, benchmark_page
+from bats.report.html import render
+from bats.runs.folder import RunFolder
+from bats.runs.pipeline import fit
+from bats.runs.records import seconds_by_stage
+from bats.storage.atomic import write_text
+from bats.storage.json_records import from_plain, read_json
+from bats.storage.lock import locked
+from bats.studies.published import PUBLISHED
+from bats.tasks.catalogue import collect, find_task
+
+BATS = "bats"
+
+
+@dataclass(frozen=True)
+class ComparisonConfig(Settings):
+    """What is compared."""
+
+    tasks: tuple[str, ...] = ("maze2d-umaze", "maze2d-medium", "maze2d-large")
+    methods: tuple[str, ...] = (*CONFIGS, BATS)
+    seeds: Count = 3
+    """runs of each method and task, with seeds 0, 1, …; all on the log of seed 0"""
+    updates: Count | None = None
+    """of every baseline; none: each method's own number"""
+    rows: Count | None = None
+    """of every log; none: each task's usual number"""
+    episodes: Count | None = None
+    """per snapshot; none: each task's usual starts"""
+    preset: str = "default"
+    """of BATS"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for method in self.methods:
+            if method not in (*METHODS, BATS):
+                raise SettingError(f"There is no method called '{method}'; known: {', '.join((*METHODS, BATS))}.")
+        for task in self.tasks:
+            find_task(task)
+        preset(self.preset)
+
+    def of_method(self, method: str) -> Baseline:
+        """The settings of a baseline."""
+        kind = CONFIGS[method]
+        return kind() if self.updates is None else kind(updates=self.updates)
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """Where a study keeps its logs, models and runs."""
+
+    path: Path
+
+    def log(self, task: str) -> Path:
+        return self.path / "logs" / f"{task}.hdf5"
+
+    def run(self, method: str, task: str, seed: int) -> Path:
+        return self.path / method / f"{task}-{seed}"
+
+    def model(self, task: str) -> Path:
+        return self.path / "models" / task / "model.safetensors"
+
+
+def run_comparison(
+    folder: Path, config: ComparisonConfig, *, workers: int = 1, progress: Progress = no_progress
+) -> None:
+    """Collects the logs, trains every run that is not finished, and evaluates every snapshot that is not evaluated."""
+    study = StudyFolder(folder)
+    logs = {task: task_log(study, task, config, progress) for task in config.tasks}
+    for method in config.methods:
+
+        def of_method(stage: str, done: int, total: int, method: str = method) -> None:
+            progress(f"{method}: {stage}", done, total)
+
+        if method == BATS:
+            _fit_bats(study, logs, config, of_method)
+        else:
+            _train_baseline(study, method, logs, config, of_method)
+            _evaluate(study, method, config, workers, of_method)
+
+
+def task_log(study: StudyFolder, task: str, config: ComparisonConfig, progress: Progress = no_progress) -> Dataset:
+    """The log of a task, collected once."""
+    path = study.log(task)
+    with locked(path.with_suffix(".lock")):  # several processes may share a study
+        if not path.exists():
+            write_hdf5(collect(task, config.rows, progress=progress), path)
+    return load_dataset(path, progress=progress)
+
+
+def _train_baseline(
+    study: StudyFolder, method: str, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress
+) -> None:
+    settings = config.of_method(method)
+    ordered = sorted(logs.items(), key=lambda entry: str(sizes_of(entry[1])))
+    for _, group in groupby(ordered, key=lambda entry: sizes_of(entry[1])):
+        runs = []
+        for task, log in group:
+            model = _shared_model(study, task, log, progress) if METHODS[method].extend is not None else None
+            folders = [BaselineFolder(study.run(method, task, seed)) for seed in range(config.seeds)]
+            runs += [Run(log, seed, folder, model) for seed, folder in enumerate(folders)]
+        train_runs(settings, runs, progress=progress)
+
+
+def _shared_model(study: StudyFolder, task: str, log: Dataset, progress: Progress) -> Model:
+    path = study.model(task)
+    with locked(path.with_suffix(".lock")):
+        if not path.exists():
+            save_model(fit_model(log, ModelConfig(), seed=0, progress=progress), path)
+    return load_model(path)
+
+
+def _evaluate(study: StudyFolder, method: str, config: ComparisonConfig, workers: int, progress: Progress) -> None:
+    """Evaluates the snapshots of all runs, several runs at a time."""
+    jobs = [
+        (study.run(method, task, seed), find_task(task).environment, config.episodes)
+        for task in config.tasks
+        for seed in range(config.seeds)
+    ]
+    if workers == 1:
+        for number, job in enumerate(jobs):
+            progress("evaluating", number, len(jobs))
+            _curve_of(*job)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for number, _ in enumerate(pool.map(_curve_of, *zip(*jobs, strict=True))):
+            progress("evaluating", number + 1, len(jobs))
+
+
+def _curve_of(path: Path, environment: str, episodes: int | None) -> None:
+    learning_curve(BaselineFolder(path), environment, episodes=episodes)
+
+
+def _fit_bats(study: StudyFolder, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress) -> None:
+    settings: Config = preset(config.preset)
+    for task, log in logs.items():
+        for seed in range(config.seeds):
+            run = RunFolder(study.run(BATS, task, seed))
+            result = fit(log, settings, seed=seed, folder=run.path, progress=progress)
+            if not run.evaluation.exists():
+                environment = find_task(task).environment
+                found = compare(result.policy, environment, run=run, episodes=config.episodes, progress=progress)
+                found.save(run.evaluation)
+
+
+def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
+    """What the runs of a study earned, those that are finished and evaluated."""
+    study = StudyFolder(folder)
+    found = [
+        _bats_score(study, task, seed) if method == BATS else _baseline_score(study, method, task, seed)
+        for method in config.methods
+        for task in config.tasks
+        for seed in range(config.seeds)
+    ]
+    return [score for score in found if score is not None]
+
+
+def _baseline_score(study: StudyFolder, method: str, task: str, seed: int) -> RunScore | None:
+    run = BaselineFolder(study.run(method, task, seed))
+    points = run.curve()
+    if not run.is_finished or not points:
+        return None
+    end = run.finished()
+    curve = tuple((point.update, *_score_of(point)) for point in points)
+    last, low, high = curve[-1][1:]
+    picked_update, picked, *_ = max(curve, key=lambda point: point[1])
+    return RunScore(
+        method=method,
+        task=task,
+        seed=seed,
+        updates=end.updates,
+        last=last,
+        low=low,
+        high=high,
+        picked=picked,
+        picked_update=picked_update,
+        episodes=points[-1].episodes,
+        seconds=sum(seconds_by_stage(run.timings()).values()),
+        together=end.together,
+        divergence=end.divergence,
+        curve=curve,
+    )
+
+
+def _bats_score(study: StudyFolder, task: str, seed: int) -> RunScore | None:
+    """BATS has one policy, so there is nothing to pick."""
+    run = RunFolder(study.run(BATS, task, seed))
+    if not run.evaluation.exists():
+        return None
+    estimate = from_plain(ReturnEstimate, read_json(run.evaluation)["cloned"], file=str(run.evaluation))
+    last, low, high = _score_of(estimate)
+    return RunScore(
+        method=BATS,
+        task=task,
+        seed=seed,
+        updates=run.settings().cloning.updates,
+        last=last,
+        low=low,
+        high=high,
+        picked=None,
+        picked_update=None,
+        episodes=estimate.episodes,
+        seconds=sum(seconds_by_stage(run.timings()).values()),
+        together=1,
+        divergence="",
+    )
+
+
+def _score_of(estimate: ReturnEstimate | CurvePoint) -> tuple[float, float, float]:
+    """The score with its interval; the mean return where there is no score."""
+    if estimate.score is None or estimate.score_low is None or estimate.score_high is None:
+        return estimate.mean_return, estimate.low, estimate.high
+    return estimate.score, estimate.score_low, estimate.score_high
+
+
+def write_results(folder: Path, title: str, scores: Sequence[RunScore]) -> tuple[Path, ...]:
+    """Writes the comparison as Markdown, CSV and a page."""
+    texts = {
+        "results.md": as_markdown(scores, PUBLISHED),
+        "results.csv": as_csv(scores),
+        "results.html": render(benchmark_page(title, scores, PUBLISHED)),
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return tuple(folder / name for name in texts)
