@@ -25,6 +25,9 @@ class Stream(IntEnum):
     SUPPORT_SAMPLE = 13
     STUDY_VALUES = 14
     STUDY_ROLLOUTS = 15
+    ONLINE_EPISODES = 16
+    ONLINE_ACTIONS = 17
+    ONLINE_EVALUATIONS = 18
 
 
 def generator(seed: int, stream: Stream, *position: int) -> np.random.Generator:

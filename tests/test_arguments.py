@@ -57,7 +57,7 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "model": ("model.safetensors", {}, 3, SMALL.model, NOTHING),
     "name": (None, 3, {}, ["default"], "fast", ""),
     "task": (None, 3, {}, ["grid"], "no-such-task", ""),
-    **dict.fromkeys(("folder", "path", "run", "out", "reuse"), PATHS),
+    **dict.fromkeys(("folder", "path", "run", "out", "reuse", "unfinished"), PATHS),
     "runs": ("ab", None, 3, (), ("a",), (None, None), ("a\0", "b"), [3, 4]),
     **dict.fromkeys(("progress", "on_round"), FUNCTION),
     **dict.fromkeys(("record", "overwrite"), SWITCH),

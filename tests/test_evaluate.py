@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from bats.data.dataset import Dataset
 from bats.errors import BatsError, SettingError
-from bats.evaluation.episodes import evaluate, interval, replay
+from bats.evaluation.episodes import evaluate, interval, open_environments, replay
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import from_dataset
 from bats.graph.rollouts import roll_out, undiscounted_return
@@ -228,3 +229,14 @@ def test_intervals_cover_the_mean_about_as_often_as_they_say() -> None:
     assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.2)
     assert interval(np.full(10, 3.0)) == (3.0, 3.0)
     assert interval(np.append(np.zeros(99), 1e-300)) == pytest.approx((0.0, 0.0))
+
+
+def test_a_robot_of_an_old_form_is_made_without_a_warning_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mujoco", reason="robots need the extra `mujoco`")
+    monkeypatch.chdir(tmp_path)
+    with open_environments("HalfCheetah-v5", 2) as opened:
+        assert len(opened) == 2
+    assert capfd.readouterr().err == ""
+    assert not list(tmp_path.iterdir())  # MuJoCo writes its warnings into a file

@@ -31,7 +31,7 @@ NEURAL = (
     *("policy.cloning", "bounds.certify", "bounds.choose_penalty", "bounds.cloned_policy", "bounds.error_calibration"),
     *("bounds.error_estimates", "bounds.graph_policy", "runs.pipeline", "runs.reuse", "runs.variants", "studies"),
     *("baselines.core", "baselines.networks", "baselines.methods", "baselines.model", "baselines.catalogue"),
-    *("baselines.training", "baselines.runs"),
+    *("baselines.training", "baselines.runs", "baselines.online"),
 )
 """the packages and modules that need JAX"""
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

@@ -286,13 +286,25 @@ def test_scores_follow_the_published_constants() -> None:
     assert float(normalised_score("large", 800)) == pytest.approx(296.8, abs=0.05)
 
 
+def test_scores_of_robots_follow_the_published_constants() -> None:
+    for robot, random, expert in [
+        ("hopper", -20.272305, 3234.3),
+        ("walker2d", 1.629008, 4592.3),
+        ("halfcheetah", -280.178953, 12135.0),
+    ]:
+        np.testing.assert_allclose(normalised_score(f"{robot}-mixed", [random, expert]), [0, 100], atol=1e-12)
+    # (1000 + 20.272305) / (3234.3 + 20.272305); the log of the posture controller is of the same environment
+    for name in ("hopper", "hopper-mixed", "Hopper-v5"):
+        assert float(normalised_score(name, 1000)) == pytest.approx(31.349, abs=0.001)
+
+
 def test_errors_about_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(BatsError, match="maze2d-eval-large"):
         find_maze("maze2d-huge")
     with pytest.raises(BatsError, match="mountain-car"):
         collect("maze2d-huge", 10, 0)
-    with pytest.raises(BatsError, match=r"Only mazes have reference scores; got 'hopper'\. Known mazes: maze2d-umaze"):
-        normalised_score("hopper", 1.0)
+    with pytest.raises(BatsError, match=r"task chain has no reference scores; tasks that have them: maze2d-umaze"):
+        normalised_score("chain", 1.0)
     with pytest.raises(BatsError, match=r"Only mazes have a published layout; got 'chain'\. Known mazes: maze2d-umaze"):
         collect_published("chain", 10, 0)
 

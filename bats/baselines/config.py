@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from bats.config import Count, Finite, Fraction, NonNegative, Positive, Rule, Settings, Share
@@ -57,6 +57,26 @@ class SACConfig(Baseline):
     """entropy that the temperature is tuned to; none: minus the number of action dimensions"""
     temperature: NonNegative | None = None
     """weight of the entropy; none: tuned"""
+
+
+@dataclass(frozen=True)
+class OnlineConfig(Settings):
+    """Soft actor-critic in an environment; the defaults are those of the runs that D4RL's MuJoCo logs come from."""
+
+    sac: SACConfig = field(default_factory=SACConfig)
+    """`updates`, `normalize` and `snapshots` have no meaning here: there is one update per step, of raw observations"""
+    steps: Count = 1_000_000
+    """steps in the environment, at most"""
+    random_steps: Count = 5_000
+    """first steps, with uniformly random actions and without updates"""
+    block: Count = 1_000
+    """steps with one and the same policy; as many updates follow them"""
+    evaluate_every: Count = 5_000
+    """steps between two evaluations"""
+    episodes: Count = 10
+    """of an evaluation, in which the policy acts without noise"""
+    enough: Finite | None = None
+    """mean return in an evaluation at which it ends; none: only after all steps"""
 
 
 @dataclass(frozen=True)

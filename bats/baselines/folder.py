@@ -10,7 +10,8 @@
     curve.jsonl                 returns of the snapshots in an environment, where they were evaluated
     evaluation.json             returns of the last policy, as `bats-rl evaluate` writes them
     timings.jsonl               seconds of training before each snapshot
-    finished.json               the last file of a run
+    finished.json               how it ended
+    files.json                  the checksums of the files above, except for curve, evaluation and times
 
 Every file appears whole or not at all. A killed run continues from its last saved state.
 """
@@ -29,10 +30,18 @@ from bats.errors import DataError, OutputError
 from bats.policy.files import load_policy, save_policy
 from bats.policy.policy import Policy
 from bats.policy.support import Support
+from bats.runs.manifest import NAME as LIST_OF_FILES
+from bats.runs.manifest import Manifest, check_manifest, file_checksum, files_of, write_manifest
 from bats.runs.records import Header, LogCard, Timing
 from bats.storage.atomic import is_temporary, output_errors
 from bats.storage.json_records import flatten, read_json, read_lines, read_record, to_plain, write_lines, write_record
 from bats.storage.lock import locked
+
+RESULTS = (
+    *("run.json", "settings.json", "log.json", "model.safetensors", "model.json", "policy.safetensors", "policy.json"),
+    *("snapshots/update-*.safetensors", "snapshots/update-*.json", "snapshots.jsonl", "finished.json"),
+)
+"""files whose checksums are kept"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ class BaselineFolder:
         self._curve = self.path / "curve.jsonl"
         self._timings = self.path / "timings.jsonl"
         self._finished = self.path / "finished.json"
+        self._files = self.path / LIST_OF_FILES
 
     def header(self) -> BaselineHeader:
         """What the folder is a run of; `DataError` if it is none."""
@@ -110,13 +120,14 @@ class BaselineFolder:
 
     @property
     def is_finished(self) -> bool:
-        return self._finished.exists()
+        return self._files.exists()
 
     def finished(self) -> Finished:
-        """How the run ended; `DataError` if it did not."""
+        """How the run ended; `DataError` if it did not, or if a file is not the one that it wrote."""
         if not self.is_finished:
             hint = "Call the original command again to continue it."
             raise DataError("a finished run", "an unfinished run", file=str(self.path), hint=hint)
+        check_manifest(self.path, read_record(Manifest, self._files), {}, RESULTS)
         return read_record(Finished, self._finished)
 
     @contextmanager
@@ -186,6 +197,8 @@ class BaselineFolder:
             last = self.load_snapshot(snapshots[-1].update)
             save_policy(replace(last, support=support), self.policy, overwrite=True)
         write_record(self._finished, end)
+        files = {name: file_checksum(path) for name, path in sorted(files_of(self.path, RESULTS).items())}
+        write_manifest(self.path, Manifest(files, {}))
         with output_errors(self.training, "removed"):
             self.training.unlink(missing_ok=True)
 

@@ -24,7 +24,7 @@ from bats.data.formats.load import load_dataset
 from bats.data.formats.minari import write_minari
 from bats.errors import OutputError, SettingError
 from bats.graph.relabel import RewardFunction, goal_reward
-from bats.storage.atomic import refuse_existing
+from bats.storage.atomic import output_errors, refuse_existing
 
 MAX_RANGES = 1000
 """components whose ranges are printed"""
@@ -140,26 +140,37 @@ def add_collect(parser: ArgumentParser) -> None:
 
 def run_collect(arguments: Namespace, terminal: Terminal) -> None:
     from bats.tasks import TASKS, collect, collect_published, find_task, write_published  # with Gymnasium
+    from bats.tasks.locomotion import MixedCollector
 
     if arguments.task == "list":
         print_facts("tasks", {task.name: task.summary for task in TASKS}, terminal.out)
         return
-    target = f"{find_task(arguments.task).name}-{arguments.seed}.hdf5" if arguments.out is None else arguments.out
+    task = find_task(arguments.task)
+    target = f"{task.name}-{arguments.seed}.hdf5" if arguments.out is None else arguments.out
     if arguments.published and target.startswith("minari:"):
         hint = "write to a .hdf5 file or leave out --published"
         raise OutputError(f"{target}: the published layout exists only as HDF5; {hint}.")
     _check_target(target)
-    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-        if arguments.published:
-            arrays = collect_published(arguments.task, arguments.rows, arguments.seed, progress=progress)
-            write_published(arrays, Path(target))
-        else:
-            dataset = collect(arguments.task, arguments.rows, arguments.seed, progress=progress)
-            _write(dataset, target)
     if arguments.published:
+        with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+            arrays = collect_published(task.name, arguments.rows, arguments.seed, progress=progress)
+        write_published(arrays, Path(target))
         print_line(f"wrote {len(arrays['rewards']):,} rows in the published layout to {target}", terminal.out)
-    else:
-        _print_written(dataset, target, terminal.out)
+        return
+    name = f"{task.name}-{arguments.seed}" if target.startswith("minari:") else target
+    unfinished = Path(name).with_suffix(".unfinished") if isinstance(task.collector, MixedCollector) else None
+    try:
+        with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+            dataset = collect(task.name, arguments.rows, arguments.seed, unfinished=unfinished, progress=progress)
+    except KeyboardInterrupt:
+        if unfinished is not None:
+            print_line(f"kept in {unfinished}; call the same command again to continue", terminal.err)
+        raise
+    _write(dataset, target)
+    if unfinished is not None:  # not before the log is written
+        with output_errors(unfinished, "removed"):
+            unfinished.unlink()
+    _print_written(dataset, target, terminal.out)
 
 
 def add_convert(parser: ArgumentParser) -> None:

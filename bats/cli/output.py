@@ -134,14 +134,14 @@ class _Lines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._since: dict[str, float] = {}
+        self._since: dict[str, tuple[float, int]] = {}
         self._last: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now, name = time.monotonic(), _without_detail(stage)
-        since = self._since.setdefault(name, now)
+        since, before = self._since.setdefault(name, (now, done))  # what was done before was not done in this time
         if done >= total or now - self._last.setdefault(name, since) < LINE_EVERY:
             return
         self._last[name] = now
-        left = (now - since) * (total - done) / max(done, 1)
+        left = (now - since) * (total - done) / max(done - before, 1)
         print_line(f"{stage}: {done:,} of {total:,}, about {left:.0f} s left", self._console)

@@ -26,6 +26,7 @@ from bats.storage.json_records import shown
 from bats.tasks.catalogue import task_of_environment
 from bats.tasks.common import draw_seeds, generator
 from bats.tasks.episodes import ChooseActions, Environment, Episode, open_loop, play, step_limit
+from bats.tasks.locomotion import made_quietly
 
 Environments = str | Sequence[Environment]
 """an id that Gymnasium knows, or environments that are used in turn"""
@@ -168,9 +169,10 @@ def open_environments(environment: Environments, count: int) -> Iterator[list[En
         return
     with ExitStack() as closing:
         try:
-            opened = [
-                closing.enter_context(gymnasium.make(environment, disable_env_checker=True)) for _ in range(count)
-            ]
+            with made_quietly(environment):
+                opened = [
+                    closing.enter_context(gymnasium.make(environment, disable_env_checker=True)) for _ in range(count)
+                ]
         except Exception as error:  # the id may be `module:name`, and the user's module may raise anything
             raise BatsError(f"Gymnasium cannot make '{environment}': {error}") from error
         if step_limit(opened[0]) is None:

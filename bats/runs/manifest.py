@@ -67,7 +67,8 @@ def current_files(folder: Path) -> dict[str, str]:
     """The checksums of all files that the folder has now; most that were listed before are not looked at again."""
     before = read_record(Manifest, folder / NAME).files if (folder / NAME).exists() else {}
     known = {name: checksum for name, checksum in before.items() if name not in REWRITTEN}
-    return {name: known.get(name) or file_checksum(path) for name, path in sorted(_own_files(folder).items())}
+    own = files_of(folder, (*STARTED, *RESULTS))
+    return {name: known.get(name) or file_checksum(path) for name, path in sorted(own.items())}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -77,10 +78,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         write_record(path, manifest)
 
 
-def check_manifest(folder: Path, manifest: Manifest, settings: Mapping[str, str]) -> None:
+def check_manifest(
+    folder: Path, manifest: Manifest, settings: Mapping[str, str], patterns: tuple[str, ...] = (*STARTED, *RESULTS)
+) -> None:
     """Refuses a folder in which a file is missing or is not the one that was listed, and names the file."""
-    hint = "Restore it, or fit the log again in another folder."
-    own = _own_files(folder)
+    hint = "Restore it, or make the run again in another folder."
+    own = files_of(folder, patterns)
     for name, checksum in manifest.files.items():
         file = str(folder / name)
         if name not in own:  # nor is anything read that is no file of a run: a name can lead anywhere
@@ -88,7 +91,7 @@ def check_manifest(folder: Path, manifest: Manifest, settings: Mapping[str, str]
         if file_checksum(own[name]) != checksum:
             found = "other content; it was changed, or it comes from another run"
             raise DataError("the content that this run has written", found, file=file, hint=hint)
-    for name in sorted(result_files(folder).keys() - manifest.files.keys()):
+    for name in sorted(own.keys() - manifest.files.keys() - {*STARTED}):
         raise DataError("only files that this run has written", "a file of another run", file=str(folder / name))
     for stage, checksum in manifest.settings.items():
         if settings.get(stage) != checksum:
@@ -111,15 +114,11 @@ def remove_unlisted(folder: Path, manifest: Manifest) -> None:
 
 def result_files(folder: Path) -> dict[str, Path]:
     """The files that stages have left, by their paths within the folder."""
-    return _files(folder, RESULTS)
+    return files_of(folder, RESULTS)
 
 
-def _own_files(folder: Path) -> dict[str, Path]:
-    """All files that a list may name."""
-    return _files(folder, (*STARTED, *RESULTS))
-
-
-def _files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
+def files_of(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
+    """The files that match a pattern, by their paths within the folder."""
     return {path.relative_to(folder).as_posix(): path for pattern in patterns for path in folder.glob(pattern)}
 
 

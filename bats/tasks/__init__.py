@@ -6,9 +6,9 @@ made.
 
 import gymnasium
 
-from bats.tasks.catalogue import TASKS, collect, collect_published, find_task, task_of_log
+from bats.tasks.catalogue import TASKS, collect, collect_published, find_task, normalised_score, task_of_log
 from bats.tasks.maze2d.log import write_published
-from bats.tasks.maze2d.maps import MAZES, normalised_score
+from bats.tasks.maze2d.maps import MAZES
 from bats.tasks.worlds import EPISODE_STEPS, WORLDS
 
 __all__ = ["TASKS", "collect", "collect_published", "find_task", "normalised_score", "task_of_log", "write_published"]

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bats.arrays import Arrays, Progress, no_progress
-from bats.config import Function, checked
+from bats.config import FilePath, Function, checked
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
 from bats.tasks import hopper, mountain_car
 from bats.tasks.episodes import Environment
+from bats.tasks.locomotion import MIXED_ROWS, MIXED_SCORE, ROBOTS, MixedCollector, Robot
 from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze, stratified_starts
 from bats.tasks.maze2d.starts import label_starts
 from bats.tasks.worlds import WORLDS, World, collect_world
 
-Score = Callable[[float | np.ndarray], np.ndarray]
+Score = Callable[[ArrayLike], np.ndarray]
 """normalises returns"""
 
 
@@ -66,6 +68,13 @@ def _maze_task(maze: Maze) -> Task:
     )
 
 
+def _mixed_task(robot: Robot) -> Task:
+    collector = MixedCollector(robot)
+    until = f"until it scores {MIXED_SCORE}, at most {MIXED_ROWS:,} rows"
+    summary = f"what soft actor-critic sees while it learns, {until}; takes hours and can be continued"
+    return Task(collector.task, robot.environment, summary, collector, score=robot.normalised_score)
+
+
 def _world_task(name: str, environment: str, world: World) -> Task:
     summary = f"random moves in a {name} of {len(world.positions())} states, known optimal values, 5,000 rows"
     return Task(name, environment, summary, partial(collect_world, world, name=name), takes_states=True)
@@ -75,16 +84,22 @@ TASKS: tuple[Task, ...] = (
     *(_maze_task(maze) for maze in MAZES),
     # Gymnasium's car ignores a requested state (`mountain_car.PlacedCar` does not), so it has no `takes_states`.
     Task(mountain_car.TASK, mountain_car.ENVIRONMENT, mountain_car.SUMMARY, mountain_car.collect_mountain_car),
-    Task(hopper.TASK, hopper.ENVIRONMENT, hopper.SUMMARY, hopper.collect_hopper),
+    Task(hopper.TASK, hopper.ENVIRONMENT, hopper.SUMMARY, hopper.collect_hopper, score=ROBOTS[0].normalised_score),
+    *(_mixed_task(robot) for robot in ROBOTS),
     *(_world_task(*entry) for entry in WORLDS),
 )
 TASK_NAMES: tuple[str, ...] = tuple(task.name for task in TASKS)
 
 
 def find_task(name: str) -> Task:
-    """The task with this name; `maze2d-umaze-v1` and Gymnasium's names are accepted too."""
+    """The task with this name; `umaze`, `maze2d-umaze-v1` and Gymnasium's names are accepted too."""
     for task in TASKS:
-        if name in (task.name, task.environment, task.environment.removeprefix("bats/")):
+        if name in (
+            task.name,
+            task.name.removeprefix("maze2d-"),
+            task.environment,
+            task.environment.removeprefix("bats/"),
+        ):
             return task
     raise BatsError(f"There is no task called '{name}'; known tasks: {', '.join(TASK_NAMES)}.")
 
@@ -103,12 +118,34 @@ def task_of_log(name: str) -> Task | None:
     return max(matches, key=lambda task: len(task.name), default=None)
 
 
-def collect(task: str, rows: int | None = None, seed: int = 0, *, progress: Progress = no_progress) -> Dataset:
+def collect(
+    task: str,
+    rows: int | None = None,
+    seed: int = 0,
+    *,
+    unfinished: Path | str | None = None,
+    progress: Progress = no_progress,
+) -> Dataset:
     """Collects a log of `rows` rows, or of the task's usual size. The same seed gives the same bytes.
 
-    A maze's log comes with its start states labelled; the starts of other tasks are the first rows of episodes.
+    A maze's log comes with its start states labelled; the starts of other tasks are the first rows of episodes. The
+    mixed logs take hours: with a file `unfinished`, a collection that was stopped goes on when it is called again. The
+    file stays until it is removed.
     """
-    return find_task(task).collector(rows, seed, progress=checked("progress", Function, progress))
+    collector = find_task(task).collector
+    kept: Path | None = checked("unfinished", FilePath | None, unfinished)
+    if isinstance(collector, MixedCollector):
+        collector = replace(collector, unfinished=kept)
+    return collector(rows, seed, progress=checked("progress", Function, progress))
+
+
+def normalised_score(task: str, returns: ArrayLike | float | int) -> np.ndarray:
+    """The returns of a task on the scale of its reference scores: a random policy has 0, the reference 100."""
+    found = find_task(task)
+    if found.score is None:
+        known = ", ".join(task.name for task in TASKS if task.score is not None)
+        raise BatsError(f"The task {found.name} has no reference scores; tasks that have them: {known}.")
+    return found.score(returns)
 
 
 def collect_published(task: str, rows: int | None = None, seed: int = 0, *, progress: Progress = no_progress) -> Arrays:

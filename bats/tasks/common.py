@@ -1,10 +1,12 @@
-"""What every task needs: seeded random numbers, a check of the log's size, and MuJoCo, which is an optional extra."""
+"""What tasks share: seeded random numbers, checked sizes of logs, normalised scores, and MuJoCo, an optional extra."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from bats.config import MOST, Seed, between, checked
 from bats.errors import BatsError
@@ -26,6 +28,11 @@ def draw_seeds(rng: np.random.Generator, count: int) -> list[int]:
 def check_rows(rows: int | None, usual: int) -> int:
     """The size of a log, the usual one if None; fewer than two rows, which show no state after another, are refused."""
     return usual if rows is None else checked("rows", Annotated[int, between(2, MOST)], rows)
+
+
+def normalised(returns: ArrayLike | float | int, random: float, reference: float) -> Float[np.ndarray, "..."]:
+    """Returns on the scale where `random`, the return of a random policy, is 0 and `reference` is 100."""
+    return np.asarray(100 * (np.asarray(returns, dtype=np.float64) - random) / (reference - random))
 
 
 def import_mujoco() -> Any:

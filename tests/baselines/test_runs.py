@@ -203,3 +203,14 @@ def test_commands_for_runs_of_bats_refuse_a_baseline(tmp_path: Path) -> None:
     train_alone(tmp_path)
     with pytest.raises(DataError, match="expected a run of BATS, found a run of bc"):
         RunFolder(tmp_path).summary()
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "snapshots/update-00000060.safetensors", "snapshots.jsonl"])
+def test_a_file_of_another_run_is_named(tmp_path: Path, name: str) -> None:
+    folder, other = train_alone(tmp_path / "run"), train_alone(tmp_path / "other", seed=1)
+    (folder.path / name).write_bytes((other.path / name).read_bytes())
+    with pytest.raises(DataError, match=re.escape(name)):
+        folder.finished()
+    (folder.path / name).unlink()
+    with pytest.raises(DataError, match="no such file"):
+        folder.finished()

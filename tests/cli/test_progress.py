@@ -33,6 +33,16 @@ def test_without_a_terminal_there_is_a_line_now_and_then_with_the_time_left(monk
     assert screen.getvalue() == "reading: 3 of 9, about 12 s left\n"  # 6 s for 3, so 12 s for the other 6
 
 
+def test_the_time_left_of_continued_work_does_not_count_what_was_done_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 6.0])
+    monkeypatch.setattr("bats.cli.output.time.monotonic", lambda: next(clock))
+    screen = io.StringIO()
+    with shown_progress(Console(file=screen, width=100)) as progress:
+        for done in (50, 53):
+            progress("collecting", done, 59)
+    assert screen.getvalue() == "collecting: 53 of 59, about 12 s left\n"  # 6 s for 3, so 12 s for the other 6
+
+
 def test_the_name_of_a_stage_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for terminal in (True, False):
         clock = iter(np.arange(0.0, 100.0, 10.0))

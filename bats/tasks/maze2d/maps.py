@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from bats.errors import BatsError
-from bats.tasks.common import generator
+from bats.tasks.common import generator, normalised
 
 Cell = tuple[int, int]
 """row and column in a map"""
@@ -91,8 +91,7 @@ class Maze:
 
     def normalised_score(self, returns: ArrayLike | float | int) -> Float[np.ndarray, "..."]:
         """The returns on the scale where a random policy has 0 and D4RL's controller 100."""
-        gain = np.asarray(returns, dtype=np.float64) - self.random_return
-        return np.asarray(100 * gain / (self.reference_return - self.random_return))
+        return normalised(returns, self.random_return, self.reference_return)
 
 
 MAZES = tuple(Maze(**entry) for entry in tomllib.loads(Path(__file__).with_name("mazes.toml").read_text())["maze"])
@@ -113,11 +112,6 @@ def find_maze(name: str | Maze, *, feature: str = "") -> Maze:
     if feature:
         raise BatsError(f"Only mazes have {feature}; got '{name}'. Known mazes: {known}.")
     raise BatsError(f"There is no maze called '{name}'; known mazes: {known}.")
-
-
-def normalised_score(task: str | Maze, returns: ArrayLike | float | int) -> Float[np.ndarray, "..."]:
-    """Normalised scores of a maze's returns, by the task's name."""
-    return find_maze(task, feature="reference scores").normalised_score(returns)
 
 
 def start_state(cell: Cell, rng: np.random.Generator) -> Float[np.ndarray, "4"]:

@@ -1,0 +1,75 @@
+"""`bats-rl baseline`: trains a method on a log; evaluate, report and export take its run."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bats.baselines.config import CONFIGS
+from bats.cli.baseline import setting_texts
+from bats.cli.main import main
+from bats.data.formats.hdf5 import write_hdf5
+from bats.policy.files import load_policy
+from tests.cli.printed import error_text
+from tests.logs import small_log as raw_log
+from tests.logs import write_arrays
+from tests.small_runs import small_log
+
+SMALL = ["--updates", "20", "--snapshots", "2", "--hidden", "4", "--batch-size", "8", "--quiet"]
+
+
+@pytest.fixture
+def log(empty_folder: Path) -> str:
+    write_hdf5(small_log(), empty_folder / "log.hdf5")
+    return "log.hdf5"
+
+
+def test_a_baseline_is_trained_and_its_run_can_be_used_like_any_other(
+    log: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["baseline", "bc", log, "--out", "run", *SMALL]) == 0
+    assert "bats-rl evaluate run" in capsys.readouterr().out
+    assert main(["export", "run", "alone.safetensors"]) == 0
+    policy = load_policy("alone.safetensors")
+    assert policy.card["method"] == "bc"
+    assert np.all(np.abs(policy.predict(small_log().observations)) <= 0.1)
+    assert main(["report", "run"]) == 0
+    page = Path("run/report.html").read_text()
+    assert "log.hdf5: bc" in page
+    assert "A baseline without bounds or verdict" in page
+    capsys.readouterr()
+    assert main(["baseline", "bc", log, "--out", "run", *SMALL]) == 0
+    assert "already finished; nothing was done" in capsys.readouterr().out
+
+
+def test_commands_that_need_a_graph_refuse_a_baseline(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["baseline", "bc", log, "--out", "run", *SMALL]) == 0
+    for command in (["certify", "run"], ["clone", "run", "--name", "other"], ["solve", "run"]):
+        assert main(command) == 2
+        assert "expected a run of BATS, found a run of bc" in error_text(capsys)
+
+
+def test_a_setting_of_another_method_is_refused(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["baseline", "bc", log, "--expectile", "0.9"]) == 2
+    assert "--expectile is not a setting of this method" in error_text(capsys)
+
+
+def test_bad_logs_are_refused_before_any_work(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = raw_log()
+    discrete = write_arrays(Path("discrete.npz"), {**arrays, "actions": np.arange(24) % 3})
+    assert main(["baseline", "td3-bc", str(discrete), "--out", "run"]) == 2
+    assert "expected continuous actions, which td3-bc needs, found 3 discrete actions" in error_text(capsys)
+    constant = write_arrays(Path("constant.npz"), {**arrays, "rewards": np.zeros(24)})
+    assert main(["baseline", "td3-bc", str(constant), "--out", "run"]) == 2
+    assert "a reward of 0 in every row" in error_text(capsys)
+    assert not Path("run").exists()
+
+
+def test_every_setting_has_a_text_with_its_defaults() -> None:
+    texts = setting_texts()
+    assert texts.keys() == {field.name for kind in CONFIGS.values() for field in fields(kind)}
+    assert all(len(text) > 20 for text in texts.values())
+    assert texts["updates"] == "training updates (default: 1000000, bear: 300000, combo: 300000)"

@@ -1,0 +1,83 @@
+"""The comparison of methods: the arithmetic of its tables, and two figures that cannot be confused."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from bats.report.benchmark import (
+    LAST,
+    PICKED,
+    Published,
+    RunScore,
+    as_csv,
+    as_markdown,
+    benchmark_page,
+    mean_and_error,
+    score_table,
+)
+from bats.report.html import render
+
+
+def score(method: str, seed: int, last: float, picked: float | None) -> RunScore:
+    curve = () if picked is None else ((10, picked, picked - 1, picked + 1), (20, last, last - 1, last + 1))
+    return RunScore(
+        method=method,
+        task="maze",
+        seed=seed,
+        updates=20,
+        last=last,
+        low=last - 1,
+        high=last + 1,
+        picked=picked,
+        picked_update=None if picked is None else 10,
+        episodes=5,
+        seconds=3.0,
+        together=1 if picked is None else 2,
+        divergence="",
+        curve=curve,
+    )
+
+
+SCORES = [score("iql", 0, 10.0, 50.0), score("iql", 1, 20.0, 70.0), score("bats", 0, 40.0, None)]
+PUBLISHED = [Published("iql", "maze", 12.0, "(somebody)"), Published("cql", "maze", 9.0, "(nobody here)")]
+
+
+def test_the_mean_and_its_standard_error() -> None:
+    # (1, 2, 6): mean 3, variance ((-2)^2 + (-1)^2 + 3^2) / 2 = 7, standard error sqrt(7 / 3)
+    assert mean_and_error([1.0, 2.0, 6.0]) == pytest.approx((3, (7 / 3) ** 0.5))
+    assert mean_and_error([4.0]) == (4, 0)
+
+
+def test_a_table_has_the_mean_and_every_seed_and_what_was_published() -> None:
+    heading, rows = score_table(SCORES, PUBLISHED, lambda one: one.last)
+    assert heading == ["method", "maze", "maze, published"]
+    assert rows == [["iql", "15.0 ± 5.0 (10.0, 20.0)", "12.0 (somebody)"], ["bats", "40.0 ± 0.0 (40.0)", ""]]
+    heading, rows = score_table(SCORES, (), lambda one: one.picked)
+    assert heading == ["method", "maze"]
+    assert rows == [["iql", "60.0 ± 10.0 (50.0, 70.0)"], ["bats", ""]]
+
+
+def test_the_two_figures_stand_in_tables_of_their_own() -> None:
+    result, picked, _ = as_markdown(SCORES, PUBLISHED).split("### ")[1:]
+    assert result.startswith(LAST.capitalize())
+    assert "60.0" not in result
+    assert picked.startswith(PICKED.capitalize())
+    assert "not a result" in picked
+    assert "15.0" not in picked
+    page = render(benchmark_page("all of them", SCORES, PUBLISHED))
+    assert page.index(f"Result: the {LAST}") < page.index("15.0 ± 5.0") < page.index(f"Not a result: the {PICKED}")
+    assert page.index(f"Not a result: the {PICKED}") < page.index("60.0 ± 10.0")
+    assert ">bats<" in page  # the best in the maze, by its last policy
+
+
+def test_the_csv_has_a_line_for_every_run() -> None:
+    lines = list(csv.DictReader(io.StringIO(as_csv(SCORES))))
+    assert [(line["method"], line["seed"], float(line["last_policy"])) for line in lines] == [
+        ("iql", "0", 10.0),
+        ("iql", "1", 20.0),
+        ("bats", "0", 40.0),
+    ]
+    assert [line["picked_by_environment"] for line in lines] == ["50.0", "70.0", ""]
