@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bats.baselines.catalogue import METHODS
 from bats.baselines.config import Baseline
@@ -108,6 +109,11 @@ OWN = {
     },
     "rebrac": {"policy_penalty": 0.1, "critic_penalty": 0.01},
 }
+
+
+HEAVY = ("brac-v", "bear", "cql", "combo")
+"""methods whose programs take longest to compile"""
+EACH_METHOD = [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in METHODS]
 
 
 def small_config(name: str, **changes: object) -> Baseline:

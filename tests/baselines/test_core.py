@@ -17,7 +17,7 @@ from bats.baselines.config import BCConfig
 from bats.baselines.core import Log, TrainingState, advance
 from bats.baselines.training import Trainer, joined, sizes_of
 from bats.data.dataset import Dataset
-from tests.baselines.small_worlds import line_log, line_model, small_config, small_trainer, two_state_log
+from tests.baselines.small_worlds import EACH_METHOD, line_log, line_model, small_config, small_trainer, two_state_log
 
 
 def leaves(tree: Any) -> list[np.ndarray]:
@@ -77,7 +77,7 @@ def test_every_row_is_drawn_equally_often() -> None:
     assert counts == pytest.approx(np.full(50, 2000), abs=250)  # 5.6 std
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_training_may_stop_after_any_update_and_go_on(name: str) -> None:
     """To the byte, and for any size of chunks."""
     trainer = small_trainer(name)
@@ -151,6 +151,7 @@ def test_targets_follow_by_the_target_rate() -> None:
         assert target == pytest.approx(0.98 * old + 0.02 * new, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_bears_multiplier_is_kept_within_its_limits_in_training() -> None:
     trainer = small_trainer("bear")
     begun = trainer.initial()

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bats.baselines.catalogue import METHODS
 from bats.baselines.training import Trainer
 from tests.baselines.small_worlds import (
+    EACH_METHOD,
     EPISODE,
     EPISODES,
     acting,
@@ -41,7 +41,7 @@ def test_the_log_is_much_worse_than_the_optimum() -> None:
     assert len(line_log()) == EPISODE * EPISODES
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_each_method_learns_the_line(name: str) -> None:
     trainer, states = trained(name)
     reached = mean_return(acting(trainer.policy(states, 0)))
