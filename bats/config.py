@@ -1,12 +1,14 @@
 """Every setting of a run, as frozen dataclasses of plain values; `presets` composes them.
 
 Symbols of the paper are in brackets. A value that breaks a rule of its type is refused when the dataclass is created,
-before any work. Public functions check their arguments by the same rules, with `checked`. Nothing here needs JAX: the
-command line, the report and run folders read settings without it.
+before any work. Public functions check their arguments by the same rules, with `checked`. Nothing here needs JAX or
+jaxtyping: the command line, the report and run folders read settings without JAX, and policies need neither.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
@@ -38,10 +40,21 @@ def between(low: float, high: float) -> Rule:
     return Rule(f"between {' and '.join(ends)}", lambda number: low <= number <= high)
 
 
+def _is_path(path: Path) -> bool:
+    """Whether the system takes this path; otherwise it raises a ValueError, and no OSError."""
+    try:
+        return b"\0" not in os.fsencode(str(path))
+    except UnicodeEncodeError:
+        return False
+
+
 MetricKind = Literal["steps", "raw", "std", "bisimulation"]
 Planner = Literal["gauss-newton", "cross-entropy"]
 Count = Annotated[int, between(1, MOST)]
 CountOrZero = Annotated[int, between(0, MOST)]
+Units = Annotated[int, between(1, 100_000)]
+BatchSize = Annotated[int, between(1, 1_000_000)]
+RolloutSteps = Annotated[int, between(1, 100_000)]
 Seed = Annotated[int, between(0, 2**63 - 1)]
 Finite = Annotated[float, between(-LARGEST, LARGEST)]
 NonNegative = Annotated[float, between(0, LARGEST)]
@@ -49,8 +62,11 @@ Positive = Annotated[float, Rule(f"positive and at most {LARGEST:g}", lambda num
 PositiveOrInfinite = Annotated[float, Rule("positive", lambda number: number > 0)]
 Share = Annotated[float, between(0, 1)]
 Fraction = Annotated[float, Rule("strictly between 0 and 1", lambda number: 0 < number < 1)]
+Discount = Annotated[
+    Fraction, Rule("at most 0.9999 in a fit, which looks 1 / (1 - gamma) steps ahead", lambda g: g <= 0.9999)
+]
 Function = Callable[..., Any]
-FilePath = Annotated[Path, Rule("a path without a zero byte", lambda path: "\0" not in str(path))]
+FilePath = Annotated[Path, Rule("a path without zero bytes and lone surrogates", _is_path)]
 _SCALES = Rule("fractions above 0 and at most 1", lambda scales: scales and all(0 < scale <= 1 for scale in scales))
 _RANGE = Rule("two numbers, the smaller one first", lambda ends: ends[0] <= ends[1])
 READ_LOG = "`bats.load_dataset(path)` reads one from a file."
@@ -112,20 +128,21 @@ def _group_names() -> dict[type, str]:
 class ModelConfig(Settings):
     """How the dynamics ensemble is built and trained."""
 
-    members: Count = 7
+    members: Annotated[int, between(1, 1000)] = 7
     """number of networks that are trained"""
     elites: Count = 5
     """number of networks that are kept, those with the lowest validation error"""
-    hidden: tuple[Count, ...] = (200, 200, 200, 200)
+    hidden: tuple[Units, ...] = (200, 200, 200, 200)
     """units of the hidden layers"""
     linear: bool = True
     """add a least-squares linear map of the inputs, so that the layers learn only the nonlinear part"""
-    batch_size: Count = 256
+    batch_size: BatchSize = 256
     """rows per update and network"""
     updates: Count = 11_000
     """training updates; a log of more than a million rows gets more, see `--model.passes`"""
-    passes: NonNegative = 2.8
-    """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead"""
+    passes: Annotated[float, between(0, 1000)] = 2.8
+    """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead, or a
+    few more"""
     learning_rate: Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"
@@ -183,8 +200,9 @@ class NeighbourConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.count is None and self.radius is None:
-            raise SettingError("Give `stitch.neighbours.count` or `stitch.neighbours.radius`; both are none.")
+        if self.count is None and self.radius in (None, math.inf):
+            message = "Give `stitch.neighbours.count` or a finite `stitch.neighbours.radius`"
+            raise SettingError(f"{message}; otherwise all states would be neighbours.")
 
 
 @dataclass(frozen=True)
@@ -235,7 +253,7 @@ class StitchConfig(Settings):
 class RolloutConfig(Settings):
     """Which rollouts of the solved graph are cloned, and how their states are weighted."""
 
-    steps: Count = 1000
+    steps: RolloutSteps = 1000
     """maximum length of a rollout"""
     min_share: Share | None = None
     """clone rollouts whose return is at least this fraction of the best return from nearby starts; none: chosen
@@ -258,11 +276,11 @@ class RolloutConfig(Settings):
 class CloningConfig(Settings):
     """How the policy network is built and trained."""
 
-    hidden: tuple[Count, ...] = (256, 256, 256)
+    hidden: tuple[Units, ...] = (256, 256, 256)
     """units of the hidden layers"""
     updates: Count = 20_000
     """training updates; 5,000 are enough for a few thousand states"""
-    batch_size: Count = 512
+    batch_size: BatchSize = 512
     """demonstrations per update"""
     censored: bool = True
     """treat an action at its bound as "at or beyond the bound" (censored Gaussian likelihood); false: plain Gaussian
@@ -273,15 +291,15 @@ class CloningConfig(Settings):
 class BisimulationConfig(Settings):
     """How the bisimulation metric is learned: for the bounds, and for stitching if `metric` is bisimulation."""
 
-    hidden: tuple[Count, ...] = (256, 128, 64)
+    hidden: tuple[Units, ...] = (256, 128, 64)
     """units of the encoder's hidden layers [the paper]"""
-    horizon: Count = 100
+    horizon: Annotated[int, between(1, 10_000)] = 100
     """n-step target: number of exact rollout steps before bootstrapping from the metric; 1: [the paper]"""
     caution: Annotated[float, between(1, LARGEST)] = 30.0
     """loss weight of distances below their target, relative to distances above it"""
     updates: Count = 4000
     """training updates when the metric is learned from scratch"""
-    batch_size: Annotated[int, between(2, MOST)] = 128
+    batch_size: Annotated[int, between(2, 10_000)] = 128
     """states per update; all pairs of these states are fitted"""
     refresh_rounds: Count = 10
     """only if `metric` is bisimulation: rounds of stitching between two refreshes of the metric"""
@@ -313,7 +331,7 @@ class ChoiceConfig(Settings):
 class Config(Settings):
     """All settings that determine the result of a run, except the seed."""
 
-    gamma: Fraction = 0.99
+    gamma: Discount = 0.99
     """discount per step"""
     metric: MetricKind = "steps"
     """unit of distances. steps: each component divided by its typical change in one step; raw: as in the log; std:

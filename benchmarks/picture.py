@@ -15,32 +15,28 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
 
 from bats.arrays import TabularPolicy
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
 from bats.graph.rollouts import roll_out
 from bats.runs.result import solve_again
-from bats.studies.car_figure import save_figure
+from bats.studies.drawing import save_figure
+from bats.studies.maze_figure import CUT, GOAL, WALL, draw_maze
 from bats.tasks.maze2d import Maze, find_maze
-from bats.tasks.maze2d.environment import CELL_START
 from bats.tasks.maze2d.maps import GOAL_RADIUS
 from bats.tasks.maze2d.waypoints import steps_to
 from benchmarks.common import print_figures, script_parser
 
 SIDE = 0.8
 """of a cell, in inches"""
-CUT = 0.6
-"""share of the outermost walls that is not shown"""
 LEGEND = 0.5
 """inches below the maze"""
 LOG_STATES = 6000
 """logged positions that are drawn"""
-PAPER, WALL, GREY = "#fbfbf9", "#3c4452", "#8b95a5"
-BLUE, ORANGE, GREEN, GOAL = "#2f74b5", "#e4572e", "#2a9d5c", "#b7e2c4"
+PAPER, GREY = "#fbfbf9", "#8b95a5"
+BLUE, ORANGE, GREEN = "#2f74b5", "#e4572e", "#2a9d5c"
 
 
 def main() -> None:
@@ -77,12 +73,7 @@ def draw_rollout(mdp: TabularMDP, edges: Int[np.ndarray, "T"], maze: Maze) -> Fi
     width, height = (columns - 2 * CUT) * SIDE, (rows - 2 * CUT) * SIDE
     figure = Figure(figsize=(width, height + LEGEND), facecolor=PAPER)
     axes = figure.add_axes((0, LEGEND / (height + LEGEND), 1, height / (height + LEGEND)))
-    # a cell's point is not its middle: it begins 0.7 before it and ends 0.3 after it
-    extent = (-CELL_START, columns - CELL_START, rows - CELL_START, -CELL_START)
-    floor = np.array([[mark != "#" for mark in row] for row in maze.rows])
-    walls = np.ma.masked_array(np.ones(maze.shape), floor)
-    axes.imshow(walls, cmap=ListedColormap([WALL]), extent=extent, interpolation="nearest", zorder=1)
-    axes.add_patch(Circle(maze.goal[::-1], GOAL_RADIUS, color=GOAL, zorder=0))  # walls may cover some of it
+    draw_maze(axes, maze)
 
     sample = np.random.default_rng(0).choice(mdp.real_count, min(LOG_STATES, mdp.real_count), replace=False)
     # thousands of marks are an image within an SVG file, which would otherwise be many times as large
@@ -104,8 +95,6 @@ def draw_rollout(mdp: TabularMDP, edges: Int[np.ndarray, "T"], maze: Maze) -> Fi
     axes.plot([], [], "o", color=GOAL, markersize=13, label="goal")
     size = min(13.0, 2.2 * width)  # all in one line, however narrow the maze is
     figure.legend(loc="lower center", ncols=4, frameon=False, fontsize=size, handlelength=1.5, labelcolor=WALL)
-    axes.set_axis_off()
-    axes.set(xlim=(CUT - CELL_START, columns - CUT - CELL_START), ylim=(rows - CUT - CELL_START, CUT - CELL_START))
     return figure
 
 

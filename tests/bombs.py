@@ -165,6 +165,15 @@ def parquet_of_long_ids(folder: Path) -> Path:
     return parquet(folder / "ids.parquet", columns)
 
 
+def csv_of_long_ids(folder: Path) -> Path:
+    """1,200 ids of 25,000 letters; one of these is beyond 16 bits, so that Python needs 4 bytes for each."""
+    with (folder / "ids.csv").open("w", encoding="utf-8") as file:
+        file.write("x,u,r,episode\n")
+        for row in range(2400):
+            file.write(f"{row},0.5,{row % 7},\N{BAT}{'x' * 25_000}{row // 2}\n")
+    return folder / "ids.csv"
+
+
 def parquet_of_ids_by_prefix(folder: Path) -> Path:
     """The same, each id stored as the part that it shares with the one before."""
     column = np.arange(300.0)

@@ -15,7 +15,7 @@ import pytest
 
 import bats
 from bats.config import CertificateConfig, Config, ModelConfig
-from bats.errors import BatsError, SettingError
+from bats.errors import BatsError, OutputError, SettingError
 from bats.graph.solve import Solution
 from bats.model.fit import fit_model
 from tests.logs import folder_bytes
@@ -30,11 +30,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tasks.collect": bats.tasks.collect,
     "model.fit.fit_model": fit_model,
 }
-CHECKED_ELSEWHERE = {"export_onnx", "load_policy", "save_policy", "write_hdf5", "write_minari"}
-"""functions that write logs, and that read and write policies"""
 SEEDS = (-1, 2**63, 2**70, 1.5, 1.0, NAN, True, "0", None, (0,), np.int64(-1), np.array([0, 1]))
 LOGS = ("log.hdf5", Path("log.hdf5"), {"observations": [[0.0]]}, None, 3, np.zeros((2, 2)), NOTHING)
-PATHS = (3, b"run", NOTHING, ("a", "b"), "a\0b", Path("a\0b"), True, 0.5)
+PATHS = (3, b"run", NOTHING, ("a", "b"), "a\0b", Path("a\0b"), "a\ud800b", True, 0.5)
 FUNCTION = (None, 3, "print", NOTHING)
 SWITCH = ("no", 0, 1, None, NAN)
 NONSENSE: dict[str, tuple[Any, ...]] = {
@@ -57,7 +55,9 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "model": ("model.safetensors", {}, 3, SMALL.model, NOTHING),
     "name": (None, 3, {}, ["default"], "fast", ""),
     "task": (None, 3, {}, ["grid"], "no-such-task", ""),
-    **dict.fromkeys(("folder", "path", "run", "out", "reuse", "unfinished"), PATHS),
+    **dict.fromkeys(("folder", "run", "out", "reuse", "unfinished"), PATHS),
+    "path": (None, *PATHS),
+    **dict.fromkeys(("dataset_id", "description", "author"), (None, 3, b"a/b-v0", ("a/b-v0",), NOTHING)),
     "runs": ("ab", None, 3, (), ("a",), (None, None), ("a\0", "b"), [3, 4]),
     **dict.fromkeys(("progress", "on_round"), FUNCTION),
     **dict.fromkeys(("record", "overwrite"), SWITCH),
@@ -99,6 +99,11 @@ def sound_calls(run: Path, solution: Solution) -> dict[str, dict[str, Any]]:
         "clone_again": {"run": run},
         "certify_again": {"run": run, "settings": CertificateConfig()},
         "load_dataset": {"source": vars(log)},
+        "load_policy": {"path": run / "policy.safetensors"},
+        "save_policy": {"policy": some_policy(), "path": run / "other.safetensors"},
+        "export_onnx": {"policy": some_policy(), "path": run / "policy.onnx"},
+        "write_hdf5": {"dataset": log, "path": run / "log.hdf5"},
+        "write_minari": {"dataset": log, "dataset_id": "small/log-v0"},
         "tasks.collect": {"task": "chain", "rows": 50},
         "model.fit.fit_model": {"dataset": log, "config": ModelConfig(), "seed": 0},
     }
@@ -112,7 +117,6 @@ def solution() -> Solution:
 PARAMETERS = [
     (function, name)
     for function, body in FUNCTIONS.items()
-    if function not in CHECKED_ELSEWHERE
     for name in inspect.signature(body).parameters
     if f"{function}.{name}" not in OTHERS
 ]
@@ -120,8 +124,9 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("function", "parameter"), PARAMETERS, ids=[".".join(pair) for pair in PARAMETERS])
 def test_nonsense_is_refused_by_the_name_of_the_argument_and_nothing_is_written(
-    function: str, parameter: str, solution: Solution, run_copy: Path
+    function: str, parameter: str, solution: Solution, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(run_copy / "minari"))
     before, sound = folder_bytes(run_copy), sound_calls(run_copy, solution)[function]
     if (function, parameter) == ("evaluate", "starts"):
         sound = sound | {"episodes": None}
@@ -143,6 +148,33 @@ def test_a_path_or_arrays_given_as_a_data_set_are_refused_with_the_function_that
             function("log.hdf5")  # type: ignore[operator]
         expected = "`dataset` must be a Dataset; got 'log.hdf5'. `bats.load_dataset(path)` reads one from a file."
         assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("action_count", (2.5, "3", True, (3,), NAN)),
+        ("name", (3, None, b"log", ("log",))),
+        ("discrete", NONSENSE["discrete"]),
+    ],
+)
+def test_nonsense_beside_the_arrays_of_a_data_set_is_refused(name: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        with pytest.raises(SettingError, match=f"`{name}` must be"):
+            bats.Dataset.from_arrays(np.zeros((3, 1)), np.arange(3), np.zeros(3), **{name: value})
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_is_not_overwritten_by_a_file(
+    overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    writers = ((bats.save_policy, some_policy()), (bats.export_onnx, some_policy()), (bats.write_hdf5, small_log()))
+    for write, content in writers:
+        for folder in (".", "..", tmp_path, "/"):
+            with pytest.raises(OutputError, match="exists already"):
+                write(content, folder, overwrite=overwrite)
+    assert not folder_bytes(tmp_path)
 
 
 def test_a_config_is_given_itself_or_by_the_name_of_a_preset() -> None:
@@ -179,3 +211,11 @@ def test_the_same_rule_holds_for_the_settings_of_a_configuration_and_for_argumen
         bats.Changes(gamma=2)
     messages = {str(caught.value) for caught in (of_config, of_function, of_changes)}
     assert messages == {"`gamma` must be strictly between 0 and 1; got 2.0."}
+
+
+def test_the_discount_of_a_fit_is_limited_and_that_of_an_exact_solution_is_not() -> None:
+    with pytest.raises(SettingError, match=r"`gamma` must be at most 0\.9999 in a fit"):
+        Config(gamma=1 - 1e-9)
+    assert Config(gamma=0.9999).gamma == 0.9999
+    solution = bats.policy_iteration(bats.from_dataset(small_log(), gamma=1 - 1e-9))
+    assert 0 < solution.start_value <= 20  # steps of an episode

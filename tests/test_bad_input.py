@@ -398,6 +398,23 @@ def test_every_name_of_a_source_is_listed_with_the_one_that_was_probably_meant(t
     assert "found only 'actions', 'goal', 'infos', 'observations', 'reward'." in error_message(nested, tmp_path)
 
 
+def test_a_file_that_disappears_while_it_is_read(tmp_path: Path) -> None:
+    data = tmp_path / "log" / "data"
+    data.mkdir(parents=True)
+    (data / "metadata.json").write_text("{}")
+    with h5py.File(data / "main_data.hdf5", "w") as file:
+        for episode in ("episode_0", "episode_1"):
+            fields = {"rewards": np.zeros(3), "observations": np.ones((4, 1)), "actions": np.ones((3, 1))}
+            for name, values in (fields | dict.fromkeys(("terminations", "truncations"), np.zeros(3, bool))).items():
+                file.create_dataset(f"{episode}/{name}", data=values, compression="gzip")
+
+    def remove(stage: str, done: int, total: int) -> None:
+        (data / "main_data.hdf5").unlink(missing_ok=True)
+
+    with pytest.raises(DataError, match=r"episode_1/rewards': expected an intact HDF5 file, found .*No such file"):
+        load_dataset(tmp_path / "log", progress=remove)
+
+
 def test_a_minari_file_given_instead_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     folder = write_minari(load_dataset(small_log()), "some/log-v0")

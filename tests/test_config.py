@@ -37,19 +37,19 @@ pytestmark = pytest.mark.usefixtures("without_shape_checks")
 NAN, INFINITE = math.nan, math.inf
 IMPOSSIBLE: dict[type, dict[str, tuple[Any, ...]]] = {
     Config: {
-        "gamma": (0.0, 1.0, -0.5, 2.0, NAN),
+        "gamma": (0.0, 1.0, -0.5, 2.0, NAN, 0.99991, 1 - 1e-12),
         "metric": ("miles", "deviations"),
         "penalty_steps": (-1.0, INFINITE, NAN),
         "penalty": (-1.0, INFINITE, NAN),
         "final_tolerance": (0.0, -1.0, NAN),
     },
     ModelConfig: {
-        "members": (0, -1),
+        "members": (0, -1, 1001),
         "elites": (0, 8),
-        "hidden": ((0,), (200, -1)),
-        "batch_size": (0,),
+        "hidden": ((0,), (200, -1), (100_001,)),
+        "batch_size": (0, 1_000_001),
         "updates": (0,),
-        "passes": (-1.0, INFINITE, NAN),
+        "passes": (-1.0, INFINITE, NAN, 1000.1),
         "learning_rate": (0.0, -1e-3, INFINITE, NAN),
         "schedule": ("linear",),
         "variance_weight": (-0.5, INFINITE, NAN),
@@ -84,19 +84,19 @@ IMPOSSIBLE: dict[type, dict[str, tuple[Any, ...]]] = {
         "scales": ((), (0.0,), (1.5,), (1.0, NAN)),
     },
     RolloutConfig: {
-        "steps": (0,),
+        "steps": (0, 100_001),
         "min_share": (-0.1, 1.1, NAN),
         "min_return": (NAN, INFINITE, -INFINITE),
         "recovery_share": (-0.1, 1.1, NAN),
         "uniform_share": (-0.1, 1.1, NAN),
     },
-    CloningConfig: {"hidden": ((0,), (-8, 8)), "updates": (0,), "batch_size": (0,)},
+    CloningConfig: {"hidden": ((0,), (-8, 8), (100_001,)), "updates": (0,), "batch_size": (0, 1_000_001)},
     BisimulationConfig: {
-        "hidden": ((0,), (-8, 8)),
-        "horizon": (0,),
+        "hidden": ((0,), (-8, 8), (100_001,)),
+        "horizon": (0, 10_001),
         "caution": (0.5, INFINITE, NAN),
         "updates": (0,),
-        "batch_size": (0, 1),
+        "batch_size": (0, 1, 10_001),
         "refresh_rounds": (0,),
         "refresh_updates": (0,),
     },
@@ -116,9 +116,19 @@ ANY_VALUE = ("linear", "local_error", "every_length", "censored", "penalize_roun
 
 @pytest.mark.parametrize(("kind", "name", "value"), CASES, ids=[f"{k.__name__}.{n}={v}" for k, n, v in CASES])
 def test_an_impossible_value_is_refused_at_once_by_its_name(kind: type, name: str, value: Any) -> None:
-    named = r"`stitch\.neighbours\.count` or `stitch" if value is None else rf"`{re.escape(dotted(kind, name))}[\[`]"
+    named = (
+        r"`stitch\.neighbours\.count` or a finite `stitch"
+        if value is None
+        else rf"`{re.escape(dotted(kind, name))}[\[`]"
+    )
     with pytest.raises(SettingError, match=named):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize("radius", [None, INFINITE])
+def test_all_pairs_of_states_are_no_neighbours(radius: float | None) -> None:
+    with pytest.raises(SettingError, match=r"`stitch\.neighbours\.count` or a finite `stitch\.neighbours\.radius`"):
+        NeighbourConfig(count=None, radius=radius)
 
 
 def test_every_setting_has_an_impossible_value_above() -> None:
@@ -149,7 +159,7 @@ def test_every_setting_has_an_impossible_value_above() -> None:
         ),
         (CloningConfig, "hidden", 64, "`cloning.hidden` must be a list; got 64."),
         (CloningConfig, "hidden", (64, "64"), "`cloning.hidden[1]` must be an integer; got '64'."),
-        (CloningConfig, "hidden", (64, 0), "`cloning.hidden[1]` must be between 1 and 1,000,000,000; got 0."),
+        (CloningConfig, "hidden", (64, 0), "`cloning.hidden[1]` must be between 1 and 100,000; got 0."),
         (CertificateConfig, "confidence", -0.5, "`certificate.confidence` must be strictly between 0 and 1; got -0.5."),
         (CertificateConfig, "reward_range", (1,), "`certificate.reward_range` must be a list of 2 entries; got (1,)."),
         (Changes, "reward", 3, "`reward` must be a function or None; got 3."),

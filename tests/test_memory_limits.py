@@ -12,11 +12,9 @@ import h5py
 import numpy as np
 import pytest
 
-from bats.arrays import no_progress
-from bats.data.formats.load import _read, load_dataset
-from bats.data.formats.untrusted import MemoryBudget
-from bats.errors import SettingError
-from tests.bombs import BOMBS, npz_of_zeros, parquet_of_long_ids
+from bats.data.formats.load import load_dataset
+from bats.errors import DataError, SettingError
+from tests.bombs import BOMBS, csv_of_long_ids, npz_of_zeros, parquet_of_long_ids
 from tests.logs import as_columns, small_log, write_parquet
 from tests.memory_worker import validate_all
 from tests.test_bad_input import error_message
@@ -43,6 +41,22 @@ class TestMemory:
     def test_a_long_id_in_every_row_is_in_memory_once(self, tmp_path: Path) -> None:
         (call,) = validate_all([parquet_of_long_ids(tmp_path)], "--max-memory", "0.3")
         assert (call.code, call.megabytes < 100) == (0, True)
+
+    def test_long_ids_of_a_csv_file_are_not_kept(self, tmp_path: Path) -> None:
+        columns = "--columns", "observations=x actions=u rewards=r episode=episode"
+        (call,) = validate_all([csv_of_long_ids(tmp_path)], "--max-memory", "0.3", *columns)
+        assert (call.code, call.megabytes < 100) == (0, True), call
+        assert "1,200 episodes" in call.printed
+
+    def test_the_index_of_many_chunks_is_counted(self, tmp_path: Path) -> None:
+        with h5py.File(tmp_path / "log.hdf5", "w") as file:
+            file.create_dataset(
+                "observations", data=np.arange(10**5).reshape(1000, 100) % 100, dtype="i1", chunks=(1, 1)
+            )
+            file["actions"], file["rewards"] = np.zeros((1000, 1)), np.zeros(1000)
+        message = error_message(tmp_path / "log.hdf5", tmp_path, max_memory=0.06)
+        assert message.startswith("log.hdf5: field 'observations': expected a log that takes at most 60.0 MB of memory")
+        load_dataset(tmp_path / "log.hdf5", max_memory=0.08)
 
     def test_the_message_names_what_is_declared_the_limit_and_the_option(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "log.npz", **small_log() | {"observations": np.zeros((24, 10**6), np.int8)})
@@ -81,8 +95,7 @@ class TestMemory:
         np.savetxt(tmp_path / "log.csv", table, delimiter=",", fmt="%.6g", comments="", header=header)
         files.append(tmp_path / "log.csv")
         for file, call in zip(files, validate_all(files, "--max-memory", "2"), strict=True):
-            budget = MemoryBudget(2.0)
-            _read(file, str(file), None, budget, no_progress)
-            counted = (budget.limit - budget.left) / 1e6
             assert call.code == 0
-            assert 0.3 * counted < call.megabytes < counted, (file.name, call.megabytes, counted)
+            with pytest.raises(DataError, match="expected a log that takes at most"):
+                load_dataset(file, max_memory=call.megabytes / 1000)
+            load_dataset(file, max_memory=call.megabytes / 300)  # nor is much more counted than it takes

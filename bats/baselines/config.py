@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from bats.config import Count, Finite, Fraction, NonNegative, Positive, Rule, Settings, Share
+from bats.config import BatchSize, Count, Finite, Fraction, NonNegative, Positive, Rule, Settings, Share, Units
 
 Rate = Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)]
 
@@ -19,13 +19,13 @@ class Baseline(Settings):
 
     updates: Count = 1_000_000
     """training updates"""
-    batch_size: Count = 256
+    batch_size: BatchSize = 256
     """rows per update"""
     gamma: Fraction = 0.99
     """discount per step"""
-    hidden: tuple[Count, ...] = (256, 256)
+    hidden: tuple[Units, ...] = (256, 256)
     """units of the hidden layers of the policy"""
-    critic_hidden: tuple[Count, ...] = (256, 256)
+    critic_hidden: tuple[Units, ...] = (256, 256)
     """units of the hidden layers of each critic"""
     learning_rate: Rate = 3e-4
     """of the policy"""
@@ -83,8 +83,8 @@ class OnlineConfig(Settings):
 class CQLConfig(SACConfig):
     """Conservative Q-learning (Kumar et al., 2020), its variant CQL(H)."""
 
-    hidden: tuple[Count, ...] = (256, 256, 256)
-    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    hidden: tuple[Units, ...] = (256, 256, 256)
+    critic_hidden: tuple[Units, ...] = (256, 256, 256)
     learning_rate: Rate = 3e-5
     normalize: bool = True
     entropy_bonus: bool = False
@@ -101,8 +101,8 @@ class COMBOConfig(SACConfig):
     """COMBO (Yu et al., 2021): CQL's term on rollouts in a learned model, trained on log and rollouts together."""
 
     updates: Count = 300_000
-    hidden: tuple[Count, ...] = (256, 256, 256)
-    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    hidden: tuple[Units, ...] = (256, 256, 256)
+    critic_hidden: tuple[Units, ...] = (256, 256, 256)
     learning_rate: Rate = 1e-4
     entropy_bonus: bool = False
     beta: NonNegative = 0.5
@@ -118,8 +118,8 @@ class COMBOConfig(SACConfig):
 class BRACConfig(SACConfig):
     """BRAC-v (Wu et al., 2019): the divergence from the log's policy is a penalty in value and policy (primal KL)."""
 
-    hidden: tuple[Count, ...] = (200, 200)
-    critic_hidden: tuple[Count, ...] = (300, 300)
+    hidden: tuple[Units, ...] = (200, 200)
+    critic_hidden: tuple[Units, ...] = (300, 300)
     learning_rate: Rate = 3e-5
     critic_learning_rate: Rate = 1e-3
     temperature: NonNegative | None = 0.0
@@ -141,7 +141,7 @@ class BEARConfig(Baseline):
 
     updates: Count = 300_000
     learning_rate: Rate = 1e-4
-    behaviour_hidden: tuple[Count, ...] = (750, 750)
+    behaviour_hidden: tuple[Units, ...] = (750, 750)
     """units of the hidden layers of the variational autoencoder of the log's actions"""
     kernel_width: Positive = 50.0
     """sigma of the Gaussian kernel exp(-d^2 / (2 sigma))"""
@@ -174,8 +174,8 @@ class TD3BCConfig(Baseline):
 class ReBRACConfig(Baseline):
     """ReBRAC (Tarasov et al., 2023): TD3+BC with a penalty in the critics too, deeper networks and layer norm."""
 
-    hidden: tuple[Count, ...] = (256, 256, 256)
-    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    hidden: tuple[Units, ...] = (256, 256, 256)
+    critic_hidden: tuple[Units, ...] = (256, 256, 256)
     policy_penalty: NonNegative = 0.003
     """weight of cloning in the policy's loss"""
     critic_penalty: NonNegative = 0.001
@@ -202,8 +202,8 @@ class IQLConfig(Baseline):
 class AWACConfig(Baseline):
     """AWAC (Nair et al., 2020), offline."""
 
-    hidden: tuple[Count, ...] = (256, 256, 256)
-    critic_hidden: tuple[Count, ...] = (256, 256, 256)
+    hidden: tuple[Units, ...] = (256, 256, 256)
+    critic_hidden: tuple[Units, ...] = (256, 256, 256)
     normalize: bool = True
     temperature: Positive = 0.1
     """advantage that multiplies a row's weight in cloning by e [lambda]"""

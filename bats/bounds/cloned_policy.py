@@ -107,11 +107,11 @@ def bound_clone(
     # one batch of rollouts from the starts is restarted where they end, again and again, until little value is left
     restarted = np.sort(rng.choice(len(mdp.starts), min(BATCH, len(mdp.starts)), replace=False))
     rollouts = roll_out_and_restart(support, mdp.states[anchors], restarted, estimator, gamma=mdp.gamma)
-    near = _nearest_starts(rollouts, estimator.context.metric)
+    near = nearest_starts(rollouts, estimator.context.metric)
     first = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
-    errors = _chain_errors(rollouts, near, first, relevant_steps(mdp.gamma))
+    errors = chain_errors(rollouts, near, first, relevant_steps(mdp.gamma))
     factors = calibration_factors(estimator, rollouts.length, errors)
-    chain = _chained(rollouts, near, support, estimator, factors)
+    chain = Chain.of(rollouts, near, support, estimator, factors)
     lower, upper = np.full(mdp.state_count, floor), np.full(mdp.state_count, ceiling)
     bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
     lower[anchors], upper[anchors] = (bound[: len(anchors)] for bound in bounds)
@@ -130,6 +130,33 @@ class Chain:
     """of what comes after; 0 where the rollout terminated"""
     reward: Float[np.ndarray, "n 2"]
     """smallest and largest discounted reward of each"""
+
+    @classmethod
+    def of(
+        cls,
+        rollouts: ModelRollouts,
+        near: Int[np.ndarray, "n N"],
+        support: JointSupport,
+        estimator: ErrorEstimator,
+        factors: CalibrationFactors,
+    ) -> Chain:
+        """The rollouts as a chain, if their error estimates times the factors hold."""
+        reward_error = value_error = np.full(len(near), np.inf)
+        distance = np.full(near.shape, np.inf)
+        if factors.known:
+            reward_error = np.where(np.isinf(rollouts.end_error), np.inf, factors.reward * rollouts.reward_error)
+            # nothing continues from a termination, so it may lie where the log shows nothing
+            known = support.contains(rollouts.end) | rollouts.terminated
+            known &= rollouts.end_error < estimator.tolerance
+            embed = estimator.value_metric.embed
+            points, ends = np.asarray(embed(rollouts.start.astype(np.float32))), np.asarray(embed(rollouts.end))
+            to_neighbours = np.linalg.norm(points[near] - ends[:, None], axis=2)
+            value_error = np.where(known, factors.value * rollouts.value_error, np.inf)
+            distance[known] = to_neighbours[known] + value_error[known, None]
+        # a termination that is none after all may be worth as much more or less as values differ there
+        spread = reward_error + np.where(rollouts.terminated, rollouts.discount * value_error, 0.0)
+        reward = rollouts.reward[:, None] + np.stack([-spread, spread], axis=-1)
+        return cls(near, distance, np.where(rollouts.terminated, 0.0, rollouts.discount), reward)
 
     def bounds(
         self, floor: float, ceiling: float, *, margin: float = 1.0
@@ -295,13 +322,13 @@ def _simulate(
     return jax.lax.scan(step, members, None, length=steps)[1]
 
 
-def _nearest_starts(rollouts: ModelRollouts, metric: Metric) -> Int[np.ndarray, "n N"]:
+def nearest_starts(rollouts: ModelRollouts, metric: Metric) -> Int[np.ndarray, "n N"]:
     """The rollouts that start nearest to each end."""
     points, queries = np.asarray(metric.embed(rollouts.start)), np.asarray(metric.embed(rollouts.end))
     return cKDTree(points).query(queries, k=np.arange(1, min(NEAREST, len(points)) + 1), workers=-1)[1]
 
 
-def _chain_errors(
+def chain_errors(
     rollouts: ModelRollouts, near: Int[np.ndarray, "n N"], first: Int[np.ndarray, "w"], max_steps: int
 ) -> DiscountedErrors:
     """The errors that add up along chained rollouts from some states, for as many steps as are relevant."""
@@ -314,29 +341,3 @@ def _chain_errors(
         continues = ~rollouts.terminated[state] & (steps < max_steps)
         alive, state, weight, steps = alive[continues], near[state[continues], 0], weight[continues], steps[continues]
     return discounted_errors(*map(np.concatenate, zip(*plans, strict=True)), rollouts=len(first))
-
-
-def _chained(
-    rollouts: ModelRollouts,
-    near: Int[np.ndarray, "n N"],
-    support: JointSupport,
-    estimator: ErrorEstimator,
-    factors: CalibrationFactors,
-) -> Chain:
-    """The rollouts as a chain, if their error estimates times the factors hold."""
-    reward_error = value_error = np.full(len(near), np.inf)
-    distance = np.full(near.shape, np.inf)
-    if factors.known:
-        reward_error = np.where(np.isinf(rollouts.end_error), np.inf, factors.reward * rollouts.reward_error)
-        # nothing continues from a termination, so it may lie where the log shows nothing
-        known = support.contains(rollouts.end) | rollouts.terminated
-        known &= rollouts.end_error < estimator.tolerance
-        embed = estimator.value_metric.embed
-        points, ends = np.asarray(embed(rollouts.start.astype(np.float32))), np.asarray(embed(rollouts.end))
-        to_neighbours = np.linalg.norm(points[near] - ends[:, None], axis=2)
-        value_error = np.where(known, factors.value * rollouts.value_error, np.inf)
-        distance[known] = to_neighbours[known] + value_error[known, None]
-    # a termination that is none after all may be worth as much more or less as values differ there
-    spread = reward_error + np.where(rollouts.terminated, rollouts.discount * value_error, 0.0)
-    reward = rollouts.reward[:, None] + np.stack([-spread, spread], axis=-1)
-    return Chain(near, distance, np.where(rollouts.terminated, 0.0, rollouts.discount), reward)

@@ -30,8 +30,8 @@ COMMANDS = {
     "solve": ("solve", "solve a log exactly, or solve a finished run again with other settings"),
     "clone": ("solve", "clone another policy from a finished run, with other settings"),
     "certify": ("solve", "compute new bounds for a finished run, for example with another confidence"),
-    "baseline": ("baseline", "train another method of offline reinforcement learning on a log, for comparison"),
-    "benchmark": ("benchmark", "repeat an experiment of the paper, or compare methods on several tasks"),
+    "baseline": ("studies", "train another method of offline reinforcement learning on a log, for comparison"),
+    "benchmark": ("studies", "repeat an experiment of the paper, or compare methods on several tasks"),
     "collect": ("data", "create the log of a built-in task"),
     "convert": ("data", "read a log in any format and write it in another"),
 }
@@ -39,6 +39,8 @@ COMMANDS = {
 DATA = ("collect", "convert")
 """commands that are called as `bats-rl data NAME`"""
 RESUMABLE = ("fit", "baseline", "benchmark")
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: "
+"""how JAX's error of this kind begins, which is no `MemoryError`"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,8 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print_error(f"{os.fsdecode(error.filename)}: {error.strerror or error}.", terminal.err)
         return 2
-    except MemoryError as error:
-        print_error(f"There is not enough memory: {error or 'nothing is left'}.", terminal.err)
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        if not isinstance(error, MemoryError) and not reason.startswith(OUT_OF_MEMORY):
+            raise
+        reason = reason.removeprefix(OUT_OF_MEMORY) or "nothing is left"
+        print_error(f"There is not enough memory: {reason}.", terminal.err)
         return 2
 
 

@@ -153,7 +153,7 @@ def _parse(text: str, kind: Any) -> Any:
 def _scalar(text: str) -> Any:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text
 

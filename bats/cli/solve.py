@@ -14,7 +14,7 @@ from bats.cli.fit import policy_facts, print_certificate
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, print_notes, shell_word, shown_progress
 from bats.cli.settings import add_groups, change_settings
-from bats.config import CertificateConfig, Count, checked
+from bats.config import CertificateConfig, RolloutSteps, checked
 from bats.errors import SettingError
 from bats.graph.files import save_mdp
 from bats.graph.mdp import from_dataset
@@ -112,7 +112,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
     reading = (arguments.columns, arguments.actions, arguments.timeouts, arguments.max_memory)
     if reading != (None, "auto", "auto", None):
         raise SettingError("--columns, --actions, --timeouts and --max-memory are only for logs; this is a run folder.")
-    steps = checked("--steps", Count, STEPS if arguments.steps is None else arguments.steps)
+    steps = checked("--steps", RolloutSteps, STEPS if arguments.steps is None else arguments.steps)
     changes = _read_changes(arguments)
     if arguments.policy is not None:
         refuse_existing(*policy_paths(arguments.policy))

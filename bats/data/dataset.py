@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from bats.arrays import Actions, Observations, RowFlags, RowNumbers
+from bats.config import checked
 from bats.data.episodes import EndFlags, Note, TimeoutRule, split_episodes
 from bats.errors import DataError, printable
 
@@ -80,6 +81,8 @@ class Dataset:
         `discrete` says whether an action is an index; None: integer actions of rank 1 are.
         Raises `DataError`, naming field and row, for anything that cannot be used.
         """
+        name, discrete = checked("name", str, name), checked("discrete", bool | None, discrete)
+        action_count = checked("action_count", int | None, action_count)
         with naming(name):
             # values and lengths first: the search for episodes relies on them
             states, next_states = _states(observations, next_observations)

@@ -26,7 +26,7 @@ class Rollouts:
     """Trajectories of a policy in the graph, one row each."""
 
     edge: Int[np.ndarray, "n T"]
-    """edge taken at each step, `NO_EDGE` after the end"""
+    """edge taken at each step that any rollout made, `NO_EDGE` after the end"""
 
     @property
     def length(self) -> Int[np.ndarray, "n"]:
@@ -37,18 +37,21 @@ def roll_out(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarra
     """Rolls the policy out from every first state for up to `steps` edges."""
     if len(policy) != mdp.state_count:  # a policy from before the last stitches would silently lead astray
         raise SettingError(f"The policy must have {mdp.state_count} entries, one per state; got {len(policy)}.")
-    edge = np.full((steps, len(first_states)), NO_EDGE, dtype=policy.dtype)  # a step's edges side by side in memory
     row, state = np.arange(len(first_states)), first_states
-    for step in range(steps):
+    made = []
+    for _ in range(steps):
         taken = policy[state]
         acting = taken != NO_EDGE
         row, taken = row[acting], taken[acting]
         if len(row) == 0:
             break
-        edge[step, row] = taken
+        edge = np.full(len(first_states), NO_EDGE, dtype=policy.dtype)
+        edge[row] = taken
+        made.append(edge)
         continues = mdp.discount[taken] > 0
         row, state = row[continues], mdp.target[taken[continues]]
-    return Rollouts(edge.T)
+    # a step's edges side by side in memory
+    return Rollouts(np.array(made, dtype=policy.dtype).reshape(len(made), len(first_states)).T)
 
 
 def reachable(mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:

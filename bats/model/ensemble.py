@@ -47,6 +47,7 @@ Lengths = Int[Array, "B"]
 """numbers of actions; entries of a sequence beyond its length are ignored"""
 
 UNROLL_BATCH = 1024
+TRANSITION_BATCH = 4096
 REWARD_HIDDEN = (64, 64)
 """units of the hidden layers of the reward, rare-reward and termination networks"""
 
@@ -207,6 +208,23 @@ def unroll_batches(
     arrays = (source.astype(np.float32), actions.astype(np.float32), length.astype(np.int32))
     visited, rewards = in_batches(partial(unroll, dynamics), UNROLL_BATCH, *arrays, axis=1)
     return visited, rewards
+
+
+def predict_transitions(
+    dynamics: Dynamics,
+    states: Float[np.ndarray, "n D"],
+    actions: Float[np.ndarray, "n A"],
+    next_states: Float[np.ndarray, "n D"],
+) -> list[Float[np.ndarray, "M n"]]:
+    """The expected reward, the same if it continues, and the probability of termination, from and to NumPy."""
+    arrays = (part.astype(np.float32) for part in (states, actions, next_states))
+    return in_batches(partial(_predict_transitions, dynamics), TRANSITION_BATCH, *arrays, axis=1)
+
+
+@eqx.filter_jit
+def _predict_transitions(dynamics: Dynamics, *transition: Float[Array, "B _"]) -> tuple[MemberValues, ...]:
+    parts = [dynamics.per_member(part) for part in transition]
+    return dynamics.reward(*parts), dynamics.continuing_reward(*parts), dynamics.termination(*parts)
 
 
 def one_hot(

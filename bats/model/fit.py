@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bats.arrays import Progress, no_progress
+from bats.arrays import Progress, no_progress, padded_length
 from bats.config import READ_LOG, Function, ModelConfig, Seed, checked
-from bats.data.dataset import Dataset
+from bats.data.dataset import MAX_NUMBER, Dataset
 from bats.errors import DataError, SettingError
 from bats.model.ensemble import Dynamics, Kind, new_dynamics
 from bats.model.held_out import HeldOut, error_summary, predict_rows
@@ -31,8 +31,6 @@ from bats.storage.tensors import read_tensors, write_tensors
 
 CHECKPOINT_SECONDS = 600.0
 """training that takes longer saves its state this often"""
-LARGEST_NUMBER = 1e18
-"""in held-out rows: the squares of larger ones do not fit into single precision"""
 _MODEL, _TRAINING = "bats-dynamics", "bats-training"
 
 
@@ -62,7 +60,9 @@ def fit_model(
     """
     dataset, config = checked("dataset", Dataset, dataset, READ_LOG), checked("config", ModelConfig, config)
     seed, progress = checked("seed", Seed, seed), checked("progress", Function, progress)
-    updates = max(config.updates, round(config.passes * len(dataset) / config.batch_size))
+    needed = round(config.passes * len(dataset) / config.batch_size)
+    # a program is compiled for every number of updates, so logs of similar size get the same number
+    updates = config.updates if needed <= config.updates else padded_length(needed)
     config = replace(config, updates=updates)
     split = split_rows(dataset, seed=seed)
     model, rows = untrained(dataset, split, config, seed=seed)
@@ -145,8 +145,8 @@ def load_model(path: Path) -> Model:
     )
     rows = {name.removeprefix("held_out."): array for name, array in arrays.items() if name.startswith("held_out.")}
     held_out = build(HeldOut, rows, file=file)
-    if any(np.abs(array).max(initial=0.0) > LARGEST_NUMBER for array in rows.values() if array.dtype.kind == "f"):
-        raise DataError(f"held-out rows of numbers up to {LARGEST_NUMBER:g}", "larger numbers", file=file)
+    if any(np.abs(array).max(initial=0.0) > MAX_NUMBER for array in rows.values() if array.dtype.kind == "f"):
+        raise DataError(f"held-out rows of numbers up to {MAX_NUMBER:g}", "larger numbers", file=file)
     dynamics = {name.removeprefix("dynamics"): array for name, array in arrays.items() if name.startswith("dynamics")}
     _check_sizes(config, kind, held_out, dynamics, file)
     for name, array in dynamics.items():

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.spatial import cKDTree
 
 from bats.arrays import Metric, in_batches, padded_length, short_repr, take
-from bats.data.dataset import Dataset
+from bats.data.dataset import MAX_NUMBER, Dataset
 from bats.model.ensemble import Dynamics, one_hot
 
 NEAREST = 8
@@ -95,13 +95,16 @@ def predict_rows(dynamics: Dynamics, dataset: Dataset, rows: Int[np.ndarray, "H"
     actions = one_hot(dataset.actions[rows], dataset.action_count).astype(np.float32)
     size = min(padded_length(len(rows)), PREDICT_ROWS)
     delta, reward, termination = in_batches(partial(_predict, dynamics), size, states, actions)
+    predicted_next = dataset.observations[rows] + delta.astype(dataset.observations.dtype)
+    # a prediction may exceed the largest number of a log, and a saved model is read by the same limit
+    predicted_next, reward = (np.clip(numbers, -MAX_NUMBER, MAX_NUMBER) for numbers in (predicted_next, reward))
     return HeldOut(
         observations=dataset.observations[rows],
         actions=actions,
         next_observations=dataset.next_observations[rows],
         rewards=dataset.rewards[rows],
         terminations=dataset.terminations[rows],
-        predicted_next=dataset.observations[rows] + delta.astype(dataset.observations.dtype),
+        predicted_next=predicted_next,
         predicted_reward=reward,
         predicted_termination=termination,
     )

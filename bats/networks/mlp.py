@@ -63,4 +63,5 @@ def _truncated_normal(key: Array, shape: tuple[int, ...]) -> Float[Array, "*shap
     # would take up to a second to compile
     size = math.prod(shape)
     numbers = jax.random.truncated_normal(key, -2.0, 2.0, (-(-size // DRAWS) * DRAWS,))
+    numbers.block_until_ready()  # raises a lack of memory; without it, NumPy's view of the missing array would crash
     return jnp.asarray(np.asarray(numbers)[:size].reshape(shape))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bats.config import FilePath, checked
 from bats.errors import DataError, OutputError, SettingError
 from bats.policy.policy import Policy
 from bats.policy.support import Support
@@ -33,7 +34,8 @@ def save_policy(policy: Policy, path: Path | str, *, overwrite: bool = False) ->
 
     An existing policy is refused unless `overwrite`; a summary without a policy is replaced.
     """
-    path, summary = policy_paths(Path(path))
+    policy, overwrite = checked("policy", Policy, policy), checked("overwrite", bool, overwrite)
+    path, summary = policy_paths(checked("path", FilePath, path))
     refuse_existing(path, overwrite=overwrite)
     write_text(summary, json.dumps(description(policy), indent=2) + "\n")
     write_tensors(path, _KIND, *_contents(policy), overwrite=overwrite)
@@ -69,7 +71,7 @@ def policy_paths(path: Path) -> tuple[Path, Path]:
 
 def load_policy(path: Path | str) -> Policy:
     """The policy that was saved; `DataError` if the file is another, damaged or missing. Needs NumPy alone."""
-    path = Path(path)
+    path = Path(checked("path", FilePath, path))
     arrays, facts = read_tensors(path, _KIND)
     card = facts.get("card")
     tables: tuple[dict[str, Any], ...] = (arrays, facts, card if isinstance(card, dict) else {})

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from bats.config import FilePath, checked
 from bats.errors import BatsError
 from bats.policy.policy import MAX_LOG_STD, MIN_LOG_STD, Policy
 from bats.policy.support import Support
-from bats.storage.atomic import write_atomic
+from bats.storage.atomic import refuse_existing, write_atomic
 
 OPSET = 17
 """version of ONNX's operators: old enough for the runtimes in use"""
@@ -43,6 +44,9 @@ def export_onnx(policy: Policy, path: Path | str, *, overwrite: bool = False) ->
 
     Returns the largest difference over 10,000 random observations; None where onnxruntime is not installed to compare.
     """
+    policy, path = checked("policy", Policy, policy), Path(checked("path", FilePath, path))
+    overwrite = checked("overwrite", bool, overwrite)
+    refuse_existing(path, overwrite=overwrite)
     try:
         onnx: Any = import_module("onnx")
     except ImportError as error:

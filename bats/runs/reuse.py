@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -22,7 +21,7 @@ from bats.data.dataset import Dataset
 from bats.errors import SettingError
 from bats.graph.mdp import LOGGED, REUSED, TabularMDP
 from bats.graph.relabel import prune, stitch_errors, with_gamma
-from bats.model.ensemble import Dynamics, one_hot
+from bats.model.ensemble import Dynamics, one_hot, predict_transitions
 from bats.model.fit import Model, fit_rewards, load_model
 from bats.runs.folder import RunFolder
 from bats.runs.records import Header
@@ -58,7 +57,7 @@ def reused_graph(log: TabularMDP, source: RunFolder, model: Model, header: Heade
     reward, logged = graph.reward.copy(), graph.stitch_round == LOGGED
     # the transitions are the same, so the logged edges are too, and in the same order
     reward[logged] = log.reward
-    if source.header().rewards != header.rewards:
+    if source.header().rewards != header.rewards and not logged.all():
         reward[~logged] = _predicted_rewards(graph, np.flatnonzero(~logged), model.dynamics)
     # rounds of this run count from 1 again, and the old ones must not be taken for them
     stitch_round = np.where(logged, LOGGED, REUSED).astype(graph.stitch_round.dtype)
@@ -80,7 +79,6 @@ def history_with_reused(mdp: TabularMDP, rounds: Iterable[Attempts]) -> History:
 def _predicted_rewards(mdp: TabularMDP, edges: Indices, dynamics: Dynamics) -> Float[np.ndarray, "n"]:
     """The rewards that the model predicts for some edges, by the mean of its members."""
     actions = one_hot(mdp.action[edges], dynamics.kind.action_count)
-    parts = mdp.states[mdp.source[edges]], actions, mdp.states[mdp.target[edges]]
-    transition = [dynamics.per_member(jnp.asarray(part, jnp.float32)) for part in parts]
-    terminates, continuing = mdp.discount[edges] == 0, dynamics.continuing_reward(*transition)
-    return np.where(terminates, dynamics.reward(*transition), continuing).astype(np.float64).mean(axis=0)
+    states, next_states = mdp.states[mdp.source[edges]], mdp.states[mdp.target[edges]]
+    reward, continuing, _ = predict_transitions(dynamics, states, actions, next_states)
+    return np.where(mdp.discount[edges] == 0, reward, continuing).astype(np.float64).mean(axis=0)

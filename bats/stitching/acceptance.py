@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from bats.arrays import put, take
 from bats.config import StitchConfig
 from bats.graph.mdp import Stitches, TabularMDP
-from bats.model.ensemble import Dynamics, one_hot
+from bats.model.ensemble import one_hot, predict_transitions
 from bats.planning.context import PlanningContext, Problems
 from bats.planning.planner import Plans, end_error, plan
 from bats.stitching.candidates import Candidates
@@ -74,8 +73,8 @@ def _assess(
     outcome[end_errors >= tolerance] = Outcome.TOO_FAR
     if context.dynamics.kind.terminations:
         # one elite that expects a termination is enough
-        probability = context.dynamics.termination(*_transitions(context.dynamics, problems, plans)).max(axis=0)
-        likely = np.asarray(probability).reshape(must_continue.shape) > LIKELY
+        _, _, probability = predict_transitions(context.dynamics, *_transitions(problems, plans))
+        likely = probability.max(axis=0).reshape(must_continue.shape) > LIKELY
         outcome[np.any(likely & must_continue, axis=1)] = Outcome.TERMINATES
     outcome[~np.isfinite(plans.distance).all(axis=1)] = Outcome.DIVERGES
     return error, outcome
@@ -87,18 +86,17 @@ def _with_continuing_rewards(
     """The plans, with the rewards of steps that continue: a termination's reward is not earned in part before it."""
     if not context.dynamics.kind.rare_rewards_terminate:
         return plans
-    continuing = np.asarray(context.dynamics.continuing_reward(*_transitions(context.dynamics, problems, plans)))
+    _, continuing, _ = predict_transitions(context.dynamics, *_transitions(problems, plans))
     continuing = np.moveaxis(continuing, 0, 1).reshape(plans.reward.shape)
     return replace(plans, reward=np.where(must_continue[:, :, None], continuing, plans.reward))
 
 
-def _transitions(dynamics: Dynamics, problems: Problems, plans: Plans) -> tuple[Float[Array, "M CK _"], ...]:
+def _transitions(problems: Problems, plans: Plans) -> tuple[Float[np.ndarray, "CK _"], ...]:
     """State, action and next state of every step, by the plans' mean states; the last step leads to the target."""
     last = np.arange(plans.action.shape[1]) == problems.length[:, None] - 1
     states = np.concatenate([problems.source[:, None], plans.state[:, :-1]], axis=1)
     next_states = np.where(last[:, :, None], problems.target[:, None], plans.state)
-    parts = (states, plans.action, next_states)
-    return tuple(dynamics.per_member(jnp.asarray(part.reshape(last.size, -1), jnp.float32)) for part in parts)
+    return tuple(part.reshape(last.size, -1) for part in (states, plans.action, next_states))
 
 
 def _stitches(attempts: Attempts, plans: Plans, mdp: TabularMDP) -> Stitches:

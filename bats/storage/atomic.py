@@ -23,8 +23,8 @@ def write_atomic(path: Path | str, content: bytes | memoryview, *, overwrite: bo
     The content comes as bytes, so that whatever fails in here is about writing and nothing else.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     refuse_existing(path, overwrite=overwrite)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with output_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def refuse_existing(*paths: Path, overwrite: bool = False, hint: str = "") -> No
     """Refuses files that exist, or cannot be made. Callers with much work to do check before it, not after."""
     for path in paths:
         with output_errors(path):
-            exists = path.exists()
+            exists, is_folder = path.exists(), path.is_dir()
             folder = path.absolute().parent
             while not folder.exists():  # it will be made
                 folder = folder.parent
@@ -49,7 +49,7 @@ def refuse_existing(*paths: Path, overwrite: bool = False, hint: str = "") -> No
                 raise NotADirectoryError(errno.ENOTDIR, "its folder is a file")
             if not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        if exists and not overwrite:
+        if is_folder or (exists and not overwrite):
             raise OutputError(f"{path} exists already; choose another name{hint}.")
 
 

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 import numpy as np
 
-from bats.arrays import field_values
 from bats.errors import DataError, SettingError
 from bats.storage.atomic import read_text, write_text
 
@@ -82,7 +81,7 @@ def flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def to_plain(value: object) -> Any:
     """A dataclass as what JSON has: objects, lists, numbers and strings."""
     if is_dataclass(value):
-        value = field_values(value)
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):
         return {name: to_plain(entry) for name, entry in value.items()}
     if isinstance(value, tuple | list):

@@ -6,51 +6,21 @@ errors of the graph's values            certified lower bound by position and ve
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
-from bats.errors import BatsError, OutputError
-from bats.storage.atomic import write_atomic
 from bats.studies.car_findings import Findings, VariantFindings
 from bats.studies.car_rollouts import CarRollout
 from bats.studies.car_values import LowerBound
+from bats.studies.drawing import GREY, STYLE, Axes, Figure, rc_context
 from bats.tasks.mountain_car import EXPERT_FORCE
 
-try:
-    from matplotlib import rc_context
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-except ImportError as error:
-    raise BatsError("Drawing a study needs matplotlib: pip install 'bats-rl[studies]'") from error
-
 BLUE, ORANGE, GREEN, PINK, GOLD = "#2f74b5", "#e4572e", "#0b6e3f", "#ee7fbf", "#d9a400"
-LIGHT_BLUE, GREY, LIGHT_GREY = "#9cc6ee", "#6b7482", "#c3c9d2"
+LIGHT_BLUE, LIGHT_GREY = "#9cc6ee", "#c3c9d2"
 COLOURS = (BLUE, ORANGE, "#7d6bb3", GREEN, GOLD)
 """of the variants"""
 ERROR_TICKS = (-100, -30, -10, -3, -1, -0.3, 0, 0.3, 1, 3, 10, 30, 100)
 GOAL = 0.45
 POSITIONS, VELOCITIES = (-1.25, 0.6), (-0.075, 0.075)
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-}
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG or SVG, by the ending of the file's name, whole or not at all."""
-    if path.suffix not in (".png", ".svg"):
-        raise OutputError(f"{path}: a figure is written as .png or .svg.")
-    content = io.BytesIO()
-    # with fixed ids and without the date, equal figures are equal files
-    with rc_context({"svg.hashsalt": "bats"}):
-        figure.savefig(content, format=path.suffix[1:], dpi=150, metadata={"Date": None})
-    write_atomic(path, content.getvalue(), overwrite=True)
 
 
 def draw_findings(findings: Findings) -> Figure:

@@ -32,6 +32,7 @@ from bats.data.formats.load import load_dataset
 from bats.errors import SettingError
 from bats.evaluation.comparison import ReturnEstimate, compare
 from bats.model.fit import Model, fit_model, load_model, save_model
+from bats.policy.files import load_policy
 from bats.presets import preset
 from bats.report.benchmark import RunScore, as_csv, as_markdown, benchmark_page
 from bats.report.html import render
@@ -43,8 +44,11 @@ from bats.storage.json_records import from_plain, read_json
 from bats.storage.lock import locked
 from bats.studies.published import PUBLISHED
 from bats.tasks.catalogue import collect, find_task
+from bats.tasks.maze2d import find_maze
 
 BATS = "bats"
+FIGURE_MAZE, FIGURE_METHODS = "medium", ("brac-v", "combo", BATS)
+"""of the paper's figure 3"""
 
 
 @dataclass(frozen=True)
@@ -245,6 +249,22 @@ def _score_of(estimate: ReturnEstimate | CurvePoint) -> tuple[float, float, floa
     if estimate.score is None or estimate.score_low is None or estimate.score_high is None:
         return estimate.mean_return, estimate.low, estimate.high
     return estimate.score, estimate.score_low, estimate.score_high
+
+
+def write_trajectories(folder: Path, config: ComparisonConfig) -> Path | None:
+    """Draws the paper's figure 3, with those of its methods that have a policy; None without any of them."""
+    from bats.studies.drawing import save_figure  # with matplotlib, which other studies do without
+    from bats.studies.maze_figure import draw_trajectories, far_starts, record_trajectories
+
+    study, maze = StudyFolder(folder), find_maze(FIGURE_MAZE)
+    files = {method: study.run(method, maze.task, 0) / "policy.safetensors" for method in FIGURE_METHODS}
+    drawn = {name: file for name, file in files.items() if name in config.methods and file.exists()}
+    if maze.task not in config.tasks or not drawn:
+        return None
+    starts, target = far_starts(maze), folder / "trajectories.svg"
+    paths = {name: record_trajectories(load_policy(file), maze, starts) for name, file in drawn.items()}
+    save_figure(draw_trajectories(paths, maze), target)
+    return target
 
 
 def write_results(folder: Path, title: str, scores: Sequence[RunScore]) -> tuple[Path, ...]:

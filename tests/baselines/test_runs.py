@@ -179,8 +179,7 @@ def test_a_run_that_diverges_keeps_what_it_has_and_says_so(tmp_path: Path) -> No
     huge = plane_log()
     huge = huge.with_rewards(huge.rewards * 1e25)  # the square of a critic's error overflows
     (end,) = train_runs(config, [Run(huge, 0, BaselineFolder(tmp_path / "huge"))])
-    # the mean of several infinite losses is not a number
-    assert re.match(r"a loss of the critics of (inf|nan) before update", end.divergence)
+    assert re.match("a loss of the critics of (nan|inf) before update", end.divergence)
     assert end.updates == 0
     with pytest.raises(DataError, match="no such file"):
         load_policy(tmp_path / "huge" / "policy.safetensors")

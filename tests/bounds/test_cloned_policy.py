@@ -18,6 +18,8 @@ from bats.bounds.cloned_policy import (
     JointSupport,
     ModelRollouts,
     bound_clone,
+    chain_errors,
+    nearest_starts,
     roll_out_and_restart,
     roll_out_clone,
 )
@@ -39,8 +41,8 @@ THREE_REWARDS = np.array([[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]])
 
 def chain_of(rollouts: ModelRollouts, clone: Policy, errors: ErrorEstimator, factors: CalibrationFactors) -> Chain:
     metric = errors.context.metric
-    near, support = cloned_policy._nearest_starts(rollouts, metric), JointSupport.of(clone, rollouts.start, metric)
-    return cloned_policy._chained(rollouts, near, support, errors, factors)
+    near, support = nearest_starts(rollouts, metric), JointSupport.of(clone, rollouts.start, metric)
+    return Chain.of(rollouts, near, support, errors, factors)
 
 
 def test_a_chain_that_leads_to_itself_has_a_closed_form() -> None:
@@ -146,7 +148,7 @@ def test_rollouts_are_restarted_where_they_end(monkeypatch: pytest.MonkeyPatch) 
     assert len(rollouts.start) == len(states) + 2 * 2  # each is restarted twice, and makes 2 of the 6 steps each time
     np.testing.assert_allclose(rollouts.start[-2:], states[restarted] + 4 * STEP, rtol=1e-5)
     np.testing.assert_allclose(rollouts.end[-2:], states[restarted] + 6 * STEP, rtol=1e-5)
-    near = cloned_policy._nearest_starts(rollouts, errors.context.metric)
+    near = nearest_starts(rollouts, errors.context.metric)
     assert near[restarted, 0].tolist() == [len(states), len(states) + 1]  # where their first rollouts ended
 
 
@@ -172,13 +174,13 @@ def test_rollouts_are_restarted_within_support_while_steps_matter_and_there_is_r
 def test_errors_along_a_chain_are_discounted_and_summed_per_rollout() -> None:
     states, errors = positions(), estimator(error=0.02)
     rollouts = roll_out_clone(staying(states), states, errors, gamma=GAMMA, steps=5)
-    near = cloned_policy._nearest_starts(rollouts, errors.context.metric)
-    value, reward = cloned_policy._chain_errors(rollouts, near, np.array([7]), relevant_steps(GAMMA))
+    near = nearest_starts(rollouts, errors.context.metric)
+    value, reward = chain_errors(rollouts, near, np.array([7]), relevant_steps(GAMMA))
     weight = GAMMA ** (5 * np.arange(6))  # it stays, so the same rollout follows again, until 0.9^30 < 0.05
     np.testing.assert_allclose(reward, [[rollouts.reward_error[7] * weight.sum()]])
     np.testing.assert_allclose(value, [[rollouts.value_error[7] * GAMMA**5 * weight.sum()]])
     # a discount near 1 would let it go on for long: then a limited number of steps counts
-    limited, _ = cloned_policy._chain_errors(rollouts, near, np.array([7]), 10)
+    limited, _ = chain_errors(rollouts, near, np.array([7]), 10)
     np.testing.assert_allclose(limited, [[rollouts.value_error[7] * (GAMMA**5 + GAMMA**10)]])
 
 

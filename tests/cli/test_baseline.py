@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bats.baselines.config import CONFIGS
-from bats.cli.baseline import setting_texts
 from bats.cli.main import main
+from bats.cli.studies import setting_texts
 from bats.data.formats.hdf5 import write_hdf5
 from bats.policy.files import load_policy
 from tests.cli.printed import error_text
@@ -59,10 +59,10 @@ def test_a_setting_of_another_method_is_refused(log: str, capsys: pytest.Capture
 
 def test_bad_logs_are_refused_before_any_work(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     arrays = raw_log()
-    discrete = write_arrays(Path("discrete.npz"), {**arrays, "actions": np.arange(24) % 3})
+    discrete = write_arrays(Path("discrete.hdf5"), {**arrays, "actions": np.arange(24) % 3})
     assert main(["baseline", "td3-bc", str(discrete), "--out", "run"]) == 2
     assert "expected continuous actions, which td3-bc needs, found 3 discrete actions" in error_text(capsys)
-    constant = write_arrays(Path("constant.npz"), {**arrays, "rewards": np.zeros(24)})
+    constant = write_arrays(Path("constant.hdf5"), {**arrays, "rewards": np.zeros(24)})
     assert main(["baseline", "td3-bc", str(constant), "--out", "run"]) == 2
     assert "a reward of 0 in every row" in error_text(capsys)
     assert not Path("run").exists()

@@ -163,7 +163,7 @@ def test_what_does_not_suit_a_log_is_refused(
         (["--penalty", "-1"], "`penalty` must be between 0 and 1e+15; got -1.0"),
         (["--penalty", "1", "--penalty-steps", "1"], "Give the penalty either in reward or in steps, not both"),
         (["--tolerance", "0"], "`tolerance` must be positive"),
-        (["--steps", "0"], "`--steps` must be between 1 and 1,000,000,000; got 0"),
+        (["--steps", "0"], "`--steps` must be between 1 and 100,000; got 0"),
         (["--save", "run"], "run exists already"),
         (["--policy", "p.onnx"], "p.onnx: a policy can only be written to a .safetensors file"),
         (["--policy", "run/run.safetensors"], "run.json exists already"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +37,19 @@ def test_a_rollout_ends_in_a_dead_end_after_a_terminating_edge_or_when_its_steps
     assert roll_out(mdp, first_edges(mdp), np.array([0, 4]), 0).edge.shape == (2, 0)
 
 
+def test_rollouts_take_memory_for_the_steps_that_are_made_and_not_for_those_that_are_allowed() -> None:
+    mdp = mdp_from_edges(5, CHAIN)
+    tracemalloc.start()
+    try:
+        rolled_out = roll_out(mdp, first_edges(mdp), np.full(1000, 2), 100_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rolled_out.edge.tolist() == [[2]] * 1000
+    assert peak < 1e6
+    assert roll_out(mdp, first_edges(mdp), np.full(3, 3), 9).edge.shape == (3, 0)
+
+
 def test_returns_are_not_penalized_and_the_stitched_share_counts_steps() -> None:
     logged = replace(mdp_from_edges(5, CHAIN), penalty=1.0)
     stitch = stitches_between([3], [4], reward=[[10.0, 20.0]], planning_error=[7.0])
@@ -60,10 +74,12 @@ def test_the_discounted_return_of_a_rollout_is_the_value_of_the_policy(mdp: Tabu
     policy = policy_iteration(mdp).policy if best else first_edges(mdp)
     steps = 400
     rolled_out = roll_out(mdp, policy, np.arange(mdp.state_count), steps)
-    assert np.all((rolled_out.edge != NO_EDGE) == (np.arange(steps) < rolled_out.length[:, None]))
+    made = rolled_out.edge.shape[1]
+    assert made == rolled_out.length.max()
+    assert np.all((rolled_out.edge != NO_EDGE) == (np.arange(made) < rolled_out.length[:, None]))
     rewards = np.append(mdp.reward, 0.0)[rolled_out.edge]
     remainder = mdp.gamma**steps * np.abs(mdp.reward).max() / (1 - mdp.gamma)
-    difference = np.abs(rewards @ mdp.gamma ** np.arange(steps) - policy_value(mdp, policy))
+    difference = np.abs(rewards @ mdp.gamma ** np.arange(made) - policy_value(mdp, policy))
     assert difference.max() <= remainder + 1e-9 * max(1.0, np.abs(mdp.reward).max())
     assert undiscounted_return(mdp, rolled_out) == pytest.approx(rewards.sum(axis=1), abs=1e-9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,15 @@ def test_a_second_fit_of_the_same_log_compiles_nothing() -> None:
     assert names == []
 
 
-def test_a_log_of_nearly_the_same_size_is_trained_on_by_the_same_program() -> None:
-    fit_model(small_log(20), SMALL.model, seed=0)
+@pytest.mark.parametrize("passes", [0.0, 11.0])  # the second one decides how many updates there are
+def test_a_log_of_nearly_the_same_size_is_trained_on_by_the_same_program(passes: float) -> None:
+    config = replace(SMALL.model, passes=passes)
+    first = fit_model(small_log(20), config, seed=0)
     with compilations() as names:
-        fit_model(small_log(21), SMALL.model, seed=1)
+        second = fit_model(small_log(21), config, seed=1)
     assert names == []
+    needed = passes * 21 * 20 / config.batch_size
+    assert first.config.updates == second.config.updates >= max(needed, config.updates)
 
 
 @pytest.mark.long

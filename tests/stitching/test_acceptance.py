@@ -19,6 +19,7 @@ from bats.planning.planner import end_error
 from bats.stitching.acceptance import plan_candidates
 from bats.stitching.candidates import Candidates
 from bats.stitching.records import Attempts, Outcome
+from tests.compilations import compilations
 from tests.known_worlds import KnownWorld, Ring, context_of
 from tests.mdps import mdp_from_edges
 
@@ -152,6 +153,14 @@ def test_rewards_are_means_over_the_members_and_only_a_termination_has_its_own_r
     wanted = candidates([1, 0], [3, 2], [2, 3])
     _, stitches = plan_candidates(grid_mdp(terminal=(3,)), wanted, context, CONFIG, seed=0)
     assert stitches.reward == pytest.approx(np.array([[1.0, 50.0, 0.0], [1.0, 1.0, 1.0]]))
+
+
+def test_another_number_of_candidates_compiles_nothing() -> None:
+    context, mdp = context_of(world(line=2.5), bounds=BOUNDS), grid_mdp(terminal=(3,))
+    plan_candidates(mdp, candidates([1, 0], [3, 2], [2, 3]), context, CONFIG, seed=0)
+    with compilations() as names:
+        plan_candidates(mdp, candidates([1, 0, 2, 1, 0], [3, 2, 3, 4, 1], [2, 3, 1, 3, 1]), context, CONFIG, seed=0)
+    assert names == []
 
 
 def test_with_every_length_the_shortest_plan_that_is_accepted_is_kept() -> None:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ BLOCK_CHARACTERS = 2**22
 """parsed at a time, and finished to the end of a line"""
 CELL_BYTES = 40
 """memory for each letter that is parsed at a time: cells and lines may be very short"""
+LONGEST_ID = 16
+"""letters of an episode id that is kept as it is"""
 FLAGS = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 """in use instead of commas elsewhere; recognised to give a hint"""
@@ -106,7 +109,7 @@ class _RowParser:
         self._action = columns.actions[0] if len(columns.actions) == 1 else None
         self._blank_before: list[int] = []
         """for each blank line, the row that follows it"""
-        codes: dict[str, float] = {}  # episode ids may be any text: they are numbered as they come
+        codes: dict[str | bytes, float] = {}  # episode ids may be any text: they are numbered as they come
         number_id: Callable[[str], float] = partial(_number_id, codes)
         special = {columns.terminations: _parse_flag, columns.timeouts: _parse_flag, columns.episode: number_id}
         self._parse: dict[str, Callable[[str], float]] = {name: special.get(name, float) for name in self.used}
@@ -160,8 +163,11 @@ def _cells(line: str) -> list[str]:
     return guarded("cells separated by commas", next, csv.reader([line.rstrip("\r\n")]), [])
 
 
-def _number_id(codes: dict[str, float], text: str) -> float:
-    return codes.setdefault(text.strip(), float(len(codes)))
+def _number_id(codes: dict[str | bytes, float], text: str) -> float:
+    name = text.strip()
+    # long ids are known by their hashes: an id must not take more memory than is counted for it
+    known_by = name if len(name) <= LONGEST_ID else sha256(name.encode()).digest()
+    return codes.setdefault(known_by, float(len(codes)))
 
 
 def _parse_flag(text: str) -> float:

@@ -13,7 +13,6 @@ must unpack to the size that HDF5 relies on.
 from __future__ import annotations
 
 import math
-import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,16 +24,16 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5g, h5i, h5l, h5o, h5s, h5t, h5z
+from h5py import h5d, h5g, h5l, h5o, h5s, h5t, h5z
 
 from bats.arrays import Arrays, Progress
+from bats.config import READ_LOG, FilePath, checked
 from bats.data.dataset import Dataset, require
 from bats.data.episodes import Note
 from bats.data.formats.fields import EXTRA_TEXTS, EXTRAS, EXTRAS_VERSION, KNOWN, RawLog, check_required, extras
 from bats.data.formats.untrusted import (
     MemoryBudget,
     SizeGuard,
-    check_file,
     clean_flags,
     guarded,
     guess_format,
@@ -53,6 +52,8 @@ CHECKSUM_BYTES = 4
 """that the filter Fletcher32 adds to a chunk"""
 UNPACKING_COPIES = 3
 """times that HDF5 has a chunk in memory while it unpacks it; measured"""
+CHUNK_ENTRY_BYTES = 250
+"""memory for each entry of the index of chunks; 200 were measured"""
 TEXT_BYTES = 100
 """further memory for each text, as Python has it"""
 
@@ -123,7 +124,7 @@ def _read_extras(group: h5g.GroupID, guard: SizeGuard) -> dict[str, Any] | None:
 @contextmanager
 def open_hdf5(path: Path, budget: MemoryBudget) -> Iterator[tuple[h5g.GroupID, SizeGuard]]:
     """The root group of a file, and a guard for the sizes of its arrays."""
-    guard = SizeGuard(check_file(path, HDF5), budget)
+    guard = SizeGuard(path, HDF5, budget)
     # not decided by the first bytes: HDF5 allows other data before its signature
     require(guarded(HDF5, h5py.is_hdf5, str(path)), HDF5, guess_format(path))
     with library_call(INTACT, hint="It may be damaged or truncated."):
@@ -210,7 +211,7 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
         properties = node.get_create_plist()
         layout = properties.get_layout()
         elsewhere = layout == h5d.VIRTUAL or (layout == h5d.CONTIGUOUS and properties.get_external_count() > 0)
-        chunk = properties.get_chunk() if layout == h5d.CHUNKED else (1,)
+        chunk, chunks = (properties.get_chunk(), node.get_num_chunks()) if layout == h5d.CHUNKED else ((1,), 0)
         filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
         shape, dtype, stored_bytes = node.shape, node.dtype, node.get_storage_size()
     require(not elsewhere, "values in this file", "values stored in other files", field=field)
@@ -220,14 +221,15 @@ def admit(node: h5d.DatasetID, field: str, guard: SizeGuard, *, texts: bool = Fa
         expected = "texts of a fixed length" if texts else "numbers"
         raise DataError(expected, f"an array of type {dtype}", field=field)
     chunk_bytes = math.prod(chunk) * dtype.itemsize if layout == h5d.CHUNKED else 0
-    working = UNPACKING_COPIES * chunk_bytes + (TEXT_BYTES * math.prod(shape) if texts else 0)
+    texts_bytes = TEXT_BYTES * math.prod(shape) if texts else 0
+    working = UNPACKING_COPIES * chunk_bytes + CHUNK_ENTRY_BYTES * chunks + texts_bytes
     guard.admit(field, shape, dtype, stored_bytes, working=working, kind=kind)
     if layout == h5d.CHUNKED:
-        _check_chunks(node, field, chunk_bytes, filters)
+        _check_chunks(node, field, chunk_bytes, filters, guard.path)
     return StoredArray(node, field, shape, dtype, math.prod(shape) * dtype.itemsize, chunk[0])
 
 
-def _check_chunks(node: h5d.DatasetID, field: str, chunk_bytes: int, filters: list[int]) -> None:
+def _check_chunks(node: h5d.DatasetID, field: str, chunk_bytes: int, filters: list[int], path: Path) -> None:
     """Refuses an array with a chunk that does not unpack to the size of a chunk.
 
     HDF5 relies on that size: it reads beyond the end of a shorter one, and unpacks a longer one to whatever size.
@@ -239,18 +241,17 @@ def _check_chunks(node: h5d.DatasetID, field: str, chunk_bytes: int, filters: li
     require(known, "at most one compression, by gzip or lzf", f"the filters {filters}", field=field, hint=hint)
     chunks: list[Any] = []
     guarded(INTACT, node.chunk_iter, chunks.append, field=field)
-    for size in _unpacked_sizes(node, field, chunks, filters, chunk_bytes) if filters else (one.size for one in chunks):
+    for size in _unpacked_sizes(path, field, chunks, filters, chunk_bytes) if filters else (one.size for one in chunks):
         if size != chunk_bytes:
             found = "a longer one" if size > chunk_bytes else "a damaged one" if size < 0 else f"one of {size:,}"
             raise DataError(f"chunks of {chunk_bytes:,} bytes", found, field=field)
 
 
-def _unpacked_sizes(
-    node: h5d.DatasetID, field: str, chunks: list[Any], filters: list[int], limit: int
-) -> Iterator[int]:
+def _unpacked_sizes(path: Path, field: str, chunks: list[Any], filters: list[int], limit: int) -> Iterator[int]:
     """The size of each chunk after its filters are undone, as in `_unpacked_size`."""
-    name = guarded(INTACT, h5i.get_file_id, node, field=field).name
-    with Path(os.fsdecode(name)).open("rb") as stream:
+    with library_call(INTACT, field=field):
+        stream = path.open("rb")
+    with stream:
         for chunk in chunks:
             with library_call(INTACT, field=field):
                 # by its place in the file: a damaged index may lead elsewhere when it is asked for this chunk
@@ -311,6 +312,8 @@ def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False) -
     A terminal row whose next state was never logged repeats its own state in `next_observations`, and is listed in
     `bats/unknown_next`. Raises `OutputError` for a file that exists, unless `overwrite`.
     """
+    dataset, path = checked("dataset", Dataset, dataset, READ_LOG), Path(checked("path", FilePath, path))
+    overwrite = checked("overwrite", bool, overwrite)
     entries = extras(dataset) | {"starts": dataset.starts, "start_weights": dataset.start_weights}
     if dataset.action_count is not None:
         entries["action_count"] = dataset.action_count
@@ -319,7 +322,7 @@ def write_hdf5(dataset: Dataset, path: Path | str, *, overwrite: bool = False) -
     fields = {name: getattr(dataset, name) for name in ("observations", "actions", "rewards", "next_observations")}
     fields |= {"terminals": dataset.terminations, "timeouts": dataset.episode_ends & ~dataset.terminations}
     fields |= {f"{EXTRAS}/{name}": np.asarray(value) for name, value in entries.items()}
-    write_fields(fields, Path(path), overwrite=overwrite)
+    write_fields(fields, path, overwrite=overwrite)
 
 
 def write_fields(fields: Arrays, path: Path, *, overwrite: bool = False) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from h5py import h5d, h5g
 
 from bats.arrays import Arrays, Progress, no_progress
+from bats.config import READ_LOG, Function, checked
 from bats.data.dataset import Dataset, naming, require
 from bats.data.episodes import Note, plural
 from bats.data.formats import hdf5
@@ -243,6 +244,9 @@ def write_minari(
     at terminations), the last state is repeated and the row is listed in the metadata. Start states other than the
     first rows of episodes are not kept. An existing data set is never overwritten, and a failure leaves nothing.
     """
+    dataset, progress = checked("dataset", Dataset, dataset, READ_LOG), checked("progress", Function, progress)
+    for name, text in (("dataset_id", dataset_id), ("description", description), ("author", author)):
+        checked(name, str, text)
     if not re.fullmatch(ID_FORM, dataset_id):
         raise OutputError(f"'{dataset_id}' is not a valid Minari name; a valid name looks like 'group/name-v0'.")
     target = minari_root() / dataset_id

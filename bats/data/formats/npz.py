@@ -24,7 +24,6 @@ from bats.data.formats.untrusted import (
     ZIP,
     MemoryBudget,
     SizeGuard,
-    check_file,
     clean_flags,
     guarded,
     guess_format,
@@ -40,7 +39,7 @@ NPZ, INTACT = "an npz file", "an intact npz file"
 
 def read_npz(path: Path, budget: MemoryBudget, progress: Progress) -> RawLog:
     """Reads every array that has a known name; others are listed as unused."""
-    guard = SizeGuard(check_file(path, NPZ), budget)
+    guard = SizeGuard(path, NPZ, budget)
     if not guarded(INTACT, zipfile.is_zipfile, path):
         found, hint = guess_format(path), "The list of arrays at the end of the file is missing."
         require(found == ZIP, NPZ, found)

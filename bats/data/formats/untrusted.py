@@ -155,8 +155,8 @@ def usable_memory() -> int:
 class SizeGuard:
     """Refuses arrays whose declared size a file cannot hold, or that do not fit into the budget."""
 
-    def __init__(self, file_bytes: int, budget: MemoryBudget) -> None:
-        self.file_bytes, self.budget = file_bytes, budget
+    def __init__(self, path: Path, expected: str, budget: MemoryBudget) -> None:
+        self.path, self.file_bytes, self.budget = path, check_file(path, expected), budget
         self.declared = self.stored = 0
 
     def admit(

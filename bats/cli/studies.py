@@ -1,0 +1,190 @@
+"""`bats-rl baseline` and `benchmark`: other methods on a log, and the paper's experiments, each by one command."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from pathlib import Path
+
+from bats.baselines.config import CONFIGS, Baseline
+from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_reward
+from bats.cli.options import add_options
+from bats.cli.output import (
+    Terminal,
+    print_columns,
+    print_facts,
+    print_line,
+    print_notes,
+    shell_word,
+    shown_progress,
+)
+from bats.cli.settings import add_flag, change_settings, leaves, shown_value
+from bats.errors import BatsError
+from bats.runs.records import seconds_by_stage
+
+POLICIES = {"expert": "expert", "plain": "cloning the log", "bats": "BATS, then cloning"}
+
+
+TASKS = {
+    "maze2d": ("maze2d-umaze", "maze2d-medium", "maze2d-large"),
+}
+"""the studies that compare methods, and the tasks of each"""
+
+
+def add_baseline(parser: ArgumentParser) -> None:
+    summaries = "; ".join(f"{name}: {(kind.__doc__ or '').rstrip('.')}" for name, kind in CONFIGS.items())
+    parser.add_argument("method", choices=tuple(CONFIGS), metavar="METHOD", help=summaries.replace("%", "%%"))
+    table = f"""
+    LOG  {LOG}
+    --out RUN  folder of the run; the default is runs/METHOD-LOG-SEED
+    --seed SEED  the same seed gives the same run on the same machine (default: 0)
+    """
+    add_options(parser, table + COLUMNS + QUIET + READING + REWARD)
+    section = parser.add_argument_group("settings", "The defaults are those published for D4RL's mazes.")
+    for name, text in setting_texts().items():
+        add_flag(section, name, text)
+    parser.epilog = "An interrupted run continues when the same command is called again."
+
+
+def setting_texts() -> dict[str, str]:
+    """The help of each setting: what it is, which methods have it, and their defaults."""
+    meanings: dict[str, dict[str, str]] = {}
+    defaults: dict[str, dict[str, str]] = {}
+    for method, kind in CONFIGS.items():
+        for name, _, default, text in leaves(kind()):
+            if text:
+                meanings.setdefault(name, {}).setdefault(text, method)
+            defaults.setdefault(name, {})[method] = shown_value(default)
+    common = {name: shown_value(default) for name, _, default, _ in leaves(Baseline())}
+    texts = {}
+    for name, of_methods in defaults.items():
+        # the same name may mean one thing here and another there, as in the papers
+        several = len(meanings[name]) > 1
+        text = "; ".join(f"{method}: {text}" if several else text for text, method in meanings[name].items())
+        parts = [f"default: {common[name]}"] if name in common else []
+        parts += [f"{method}: {value}" for method, value in of_methods.items() if value != common.get(name)]
+        texts[name] = f"{text} ({', '.join(parts)})"
+    return texts
+
+
+def run_baseline(arguments: Namespace, terminal: Terminal) -> None:
+    config, reward = change_settings(CONFIGS[arguments.method](), arguments), read_reward(arguments)
+    name = re.sub(r"[^\w.-]+", "-", Path(arguments.log).stem)
+    path = arguments.out or Path("runs") / f"{arguments.method}-{name}-{arguments.seed}"
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        dataset = read_log(arguments.log, arguments, progress)
+        if reward is not None:
+            dataset = dataset.with_rewards(reward(dataset.observations, dataset.actions, dataset.next_observations))
+    print_notes(dataset, terminal.out)
+    # with JAX, after the log is known to be readable
+    from bats.baselines.folder import BaselineFolder
+    from bats.baselines.runs import Run, train_runs
+    from bats.baselines.training import divergence_error
+
+    folder = BaselineFolder(path)
+    finished = folder.is_finished
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        (end,) = train_runs(config, [Run(dataset, arguments.seed, folder)], progress=progress)
+    if end.divergence:
+        raise divergence_error(end.divergence, dataset)
+    if finished:
+        print_line(f"{path} was already finished; nothing was done", terminal.out)
+    losses = ", ".join(f"{group} {loss:.4g}" for group, loss in folder.snapshots()[-1].losses.items())
+    facts = {
+        "method": arguments.method,
+        "updates": f"{end.updates:,}",
+        "snapshots": f"{len(folder.snapshots())}",
+        "mean losses before the last snapshot": losses,
+        "seconds": f"{sum(seconds_by_stage(folder.timings()).values()):.1f}",
+        "policy": str(folder.policy),
+    }
+    print_facts(f"{arguments.method} on {dataset.name}", facts, terminal.out)
+    print_line("next:", terminal.out)
+    for command, use in (("evaluate", "run the policy in its environment"), ("report", "one HTML page")):
+        print_line(f"  bats-rl {command} {shell_word(path)}  # {use}", terminal.out)
+
+
+def add_benchmark(parser: ArgumentParser) -> None:
+    study = """mountain-car [section 5 of the paper]: the log has 20 random episodes and 5 episodes of an expert. The
+    study measures the returns of the expert, of a clone of the whole log and of BATS. It also measures how far replays
+    and model predictions are from the stitched rollouts, the errors of the graph's values, and a lower bound on these
+    values. maze2d [Table 1]: ten baselines and BATS on three mazes, the score of every snapshot of every run"""
+    parser.add_argument("study", choices=("mountain-car", *TASKS), metavar="STUDY", help=study)
+    table = """
+    --seeds N  number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 where methods are compared
+    --episodes N  episodes per policy and seed; the default is 100, and in mazes a fixed number of starts per cell
+    --out FOLDER  folder for the runs and the results; the default is runs/STUDY
+    --methods NAMES  only where methods are compared: some of them, separated by commas; the default is all
+    --updates N  only where methods are compared: updates of every baseline; the default is each method's own
+    --workers N  only where methods are compared: processes that evaluate snapshots (default: 1)
+    """
+    add_options(parser, table + QUIET)
+    parser.epilog = "An interrupted study continues when it is called again. With a larger --seeds, only new fits run."
+
+
+def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
+    (_run_mountain_car if arguments.study == "mountain-car" else _run_comparison)(arguments, terminal)
+
+
+def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
+    from bats.studies.comparison import (
+        ComparisonConfig,
+        read_scores,
+        run_comparison,
+        write_results,
+        write_trajectories,
+    )
+
+    folder = arguments.out or Path("runs") / arguments.study
+    config = ComparisonConfig(
+        tasks=TASKS[arguments.study],
+        methods=ComparisonConfig().methods if arguments.methods is None else tuple(arguments.methods.split(",")),
+        seeds=arguments.seeds or 3,
+        episodes=arguments.episodes,
+        updates=arguments.updates,
+    )
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        run_comparison(folder, config, workers=arguments.workers, progress=progress)
+    scores = read_scores(folder, config)
+    for path in write_results(folder, f"Methods compared: {arguments.study}", scores):
+        print_line(f"wrote {path}", terminal.out)
+    try:
+        drawn = write_trajectories(folder, config)
+    except BatsError as error:  # without matplotlib everything else is there
+        print_line(f"trajectories were not drawn: {error}", terminal.out)
+    else:
+        print_line(f"wrote {drawn}" if drawn else "no trajectories were drawn: their methods are missing", terminal.out)
+    for method in config.methods:
+        for task in config.tasks:
+            last = [score.last for score in scores if (score.method, score.task) == (method, task)]
+            if last:
+                print_line(f"figure {method}_{task}_last_policy {sum(last) / len(last):.6g} score", terminal.out)
+
+
+def _run_mountain_car(arguments: Namespace, terminal: Terminal) -> None:
+    # With JAX and matplotlib, which other commands do without. A missing matplotlib is noticed before any fitting.
+    from bats.studies import mountain_car
+    from bats.studies.car_figure import draw_findings
+    from bats.studies.drawing import save_figure
+
+    folder = arguments.out or Path("runs") / arguments.study
+    config = replace(mountain_car.DEFAULT, seeds=arguments.seeds or 5, episodes=arguments.episodes or 100)
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        findings = mountain_car.run_study(folder, config, progress=progress)
+    numbers, figure = folder / "figures.json", folder / "mountain-car.svg"
+    findings.save(numbers)
+    save_figure(draw_findings(findings), figure)
+    columns = {}
+    for policy, returns in findings.returns.items():
+        of_seeds = returns.mean(axis=1)
+        columns[POLICIES[policy]] = {
+            "mean return": f"{returns.mean():.2f}",
+            "range over the seeds": f"{of_seeds.min():.2f} to {of_seeds.max():.2f}",
+            "worst episode": f"{returns.min():.2f}",
+            "episodes": f"{returns.size:,}",
+        }
+    print_columns(columns, terminal.out)
+    print_line(f"wrote {numbers} and {figure}", terminal.out)
+    for name, (value, unit) in findings.figures().items():
+        print_line(f"figure {name} {value:.6g} {unit}", terminal.out)
