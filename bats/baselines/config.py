@@ -83,8 +83,10 @@ class OnlineConfig(Settings):
 class CQLConfig(SACConfig):
     """Conservative Q-learning (Kumar et al., 2020), its variant CQL(H)."""
 
+    hidden: tuple[Units, ...] = (256, 256, 256)
     critic_hidden: tuple[Units, ...] = (256, 256, 256)
     learning_rate: Rate = 3e-5
+    normalize: bool = True
     entropy_bonus: bool = False
     alpha: NonNegative = 10.0
     """weight of the conservative term"""
@@ -202,6 +204,7 @@ class AWACConfig(Baseline):
 
     hidden: tuple[Units, ...] = (256, 256, 256)
     critic_hidden: tuple[Units, ...] = (256, 256, 256)
+    normalize: bool = True
     temperature: Positive = 0.1
     """advantage that multiplies a row's weight in cloning by e [lambda]"""
     max_weight: Positive = 100.0

@@ -78,6 +78,10 @@ class Group:
     """a copy of the networks follows them slowly"""
     trains: Callable[[Int[Array, ""], Any], Bool[Array, ""]] | None = None
     """in which updates it is trained, by their number; None: in all"""
+    follows: Callable[[Int[Array, ""], Any], Bool[Array, ""]] | None = None
+    """in which of those updates the copy follows; None: in all"""
+    project: Callable[[Any], Any] | None = None
+    """takes networks that a step has led out of their bounds back to these"""
 
     def optimizer(self, config: Baseline) -> optax.GradientTransformation:
         rate = getattr(config, self.rate)
@@ -199,9 +203,13 @@ def _descend(
     loss, gradient = jax.value_and_grad(loss_of)(own)
     step, memory = group.optimizer(config).update(gradient, state.memory[name], own)
     own = optax.apply_updates(own, step)
+    if group.project is not None:
+        own = group.project(own)
     targets = state.targets
     if group.has_target:
-        targets = {**targets, name: optax.incremental_update(own, targets[name], config.target_rate)}
+        follows = True if group.follows is None else group.follows(state.update, config)
+        rate = jnp.where(follows, config.target_rate, 0.0)
+        targets = {**targets, name: optax.incremental_update(own, targets[name], rate)}
     return replace(
         state,
         networks={**state.networks, name: own},

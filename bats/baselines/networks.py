@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 from bats.networks.mlp import MLP, new_mlp
 from bats.policy.policy import MAX_LOG_STD, MIN_LOG_STD
 
-Actions = Float[Array, "*batch A"]
+Actions = Float[Array, "... A"]
+"""one for each state, or several, in front"""
 PAIR = 2
-INSIDE = 1 - 1e-6
+INSIDE = 1 - 1e-3
 """a logged action at its bound counts as this, where the inverse of tanh is needed"""
 HALF_LOG_TAU = 0.5 * math.log(math.tau)
 
@@ -31,21 +32,29 @@ def mean_and_log_std(policy: MLP, states: Float[Array, "*batch D"]) -> tuple[Act
     return mean, MIN_LOG_STD + (MAX_LOG_STD - MIN_LOG_STD) * jax.nn.sigmoid(raw)
 
 
-def gaussian_log_prob(actions: Actions, mean: Actions, log_std: Actions) -> Float[Array, "*batch"]:
+def gaussian_log_prob(actions: Actions, mean: Actions, log_std: Actions) -> Float[Array, "..."]:
     return -(0.5 * ((actions - mean) * jnp.exp(-log_std)) ** 2 + log_std + HALF_LOG_TAU).sum(axis=-1)
+
+
+def sample_gaussian(
+    policy: MLP, states: Float[Array, "*batch D"], key: Array, count: int | None = None
+) -> tuple[Actions, Float[Array, "..."]]:
+    """Actions before any tanh, and their log-probability; with a count, so many for each state, in front."""
+    mean, log_std = mean_and_log_std(policy, states)
+    noise = jax.random.normal(key, mean.shape if count is None else (count, *mean.shape))
+    raw = mean + jnp.exp(log_std) * noise
+    return raw, gaussian_log_prob(raw, mean, log_std)
 
 
 def sample_squashed(
     policy: MLP, states: Float[Array, "*batch D"], key: Array, count: int | None = None
-) -> tuple[Float[Array, "... A"], Float[Array, "..."]]:
-    """Actions tanh(u) with Gaussian u, and their log-probability; with a count, so many for each state, in front."""
-    mean, log_std = mean_and_log_std(policy, states)
-    noise = jax.random.normal(key, mean.shape if count is None else (count, *mean.shape))
-    raw = mean + jnp.exp(log_std) * noise
-    return jnp.tanh(raw), gaussian_log_prob(raw, mean, log_std) - log_slope_of_tanh(raw).sum(axis=-1)
+) -> tuple[Actions, Float[Array, "..."]]:
+    """The same with a tanh."""
+    raw, log_prob = sample_gaussian(policy, states, key, count)
+    return jnp.tanh(raw), log_prob - log_slope_of_tanh(raw).sum(axis=-1)
 
 
-def squashed_log_prob(policy: MLP, states: Float[Array, "*batch D"], actions: Actions) -> Float[Array, "*batch"]:
+def squashed_log_prob(policy: MLP, states: Float[Array, "*batch D"], actions: Actions) -> Float[Array, "..."]:
     """The log-probability of given actions under a squashed Gaussian."""
     raw = jnp.arctanh(jnp.clip(actions, -INSIDE, INSIDE))
     return gaussian_log_prob(raw, *mean_and_log_std(policy, states)) - log_slope_of_tanh(raw).sum(axis=-1)
@@ -60,7 +69,7 @@ def new_critics(states: int, actions: int, hidden: tuple[int, ...], key: Array, 
     return relu_mlp((states + actions, *hidden, 1), key, members=PAIR, layer_norm=layer_norm)
 
 
-def values(critics: MLP, states: Float[Array, "*batch D"], actions: Actions) -> Float[Array, "two *batch"]:
+def values(critics: MLP, states: Float[Array, "*batch D"], actions: Actions) -> Float[Array, "two ..."]:
     """The value of each action by each critic."""
     batch = actions.shape[:-1]
     states = jnp.broadcast_to(states, (*batch, states.shape[-1]))

@@ -34,6 +34,7 @@ class MLP(eqx.Module):
     """standardise what a hidden layer gives to the next one, whose weights do the rest of a layer norm"""
 
     def __call__(self, inputs: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
+        """One answer for each input; with members, one of each member, whose axis the inputs may have or not."""
         hidden, activate = inputs, jax.nn.silu if self.activation == "silu" else jax.nn.relu
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = activate(hidden @ weight + bias)

@@ -9,6 +9,8 @@ alpha       raised while MMD exceeds its threshold
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ from jaxtyping import Array, Float
 
 from bats.baselines.config import BEARConfig
 from bats.baselines.core import Batch, Group, Method, Networks, Sizes
-from bats.baselines.networks import mean_and_log_std, new_critics, relu_mlp, squared_error, values
+from bats.baselines.networks import new_critics, relu_mlp, sample_gaussian, squared_error, values
 from bats.networks.mlp import MLP
 
 PESSIMISM = 0.75
@@ -25,6 +27,8 @@ LATENT_LIMIT = 0.5
 """the autoencoder decodes latent numbers within this, so that its actions are likely ones"""
 MAX_LATENT_LOG_STD, MIN_LATENT_LOG_STD = 15.0, -4.0
 MIN_LOG_MULTIPLIER, MAX_LOG_MULTIPLIER = -5.0, 10.0
+MULTIPLIER_SPEED = 10.0
+"""learning rate of the log of the multiplier, in those of the policy: Adam's steps do not depend on a loss's scale"""
 
 
 class Autoencoder(eqx.Module):
@@ -39,6 +43,17 @@ class ConstrainedPolicy(eqx.Module):
 
     network: MLP
     log_multiplier: Float[Array, ""]
+    """in units of `MULTIPLIER_SPEED`"""
+
+    @property
+    def multiplier(self) -> Float[Array, ""]:
+        return jnp.exp(MULTIPLIER_SPEED * self.log_multiplier)
+
+
+def within_bounds(actor: ConstrainedPolicy) -> ConstrainedPolicy:
+    """The multiplier is clipped after each step and not in the loss, where it would have no slope to come back by."""
+    low, high = MIN_LOG_MULTIPLIER / MULTIPLIER_SPEED, MAX_LOG_MULTIPLIER / MULTIPLIER_SPEED
+    return replace(actor, log_multiplier=jnp.clip(actor.log_multiplier, low, high))
 
 
 def new_networks(sizes: Sizes, config: BEARConfig, key: Array) -> Networks:
@@ -69,12 +84,6 @@ def behaviour_loss(
     return ((decoded - batch.actions) ** 2).mean() + 0.5 * divergence
 
 
-def raw_samples(policy: MLP, states: Float[Array, "B D"], key: Array, count: int) -> Float[Array, "n B A"]:
-    """Actions of the policy before their tanh."""
-    mean, log_std = mean_and_log_std(policy, states)
-    return mean + jnp.exp(log_std) * jax.random.normal(key, (count, *mean.shape))
-
-
 def raw_behaviour(model: Autoencoder, states: Float[Array, "B D"], key: Array, count: int) -> Float[Array, "n B A"]:
     """Likely logged actions before their tanh."""
     size = model.decoder.weights[0].shape[-2] - states.shape[-1]
@@ -97,8 +106,8 @@ def kernel_distance(one: Float[Array, "n B A"], other: Float[Array, "m B A"], wi
 def critic_loss(
     networks: Networks, targets: Networks, batch: Batch, key: Array, config: BEARConfig
 ) -> Float[Array, ""]:
-    actions = jnp.tanh(raw_samples(targets["actor"].network, batch.next_states, key, config.target_actions))
-    both = values(targets["critics"], batch.next_states, actions)
+    raw, _ = sample_gaussian(targets["actor"].network, batch.next_states, key, config.target_actions)
+    both = values(targets["critics"], batch.next_states, jnp.tanh(raw))
     value = PESSIMISM * both.min(axis=0) + (1 - PESSIMISM) * both.max(axis=0)
     target = batch.rewards + batch.discounts * value.max(axis=0)
     return squared_error(values(networks["critics"], batch.states, batch.actions), target)
@@ -107,18 +116,17 @@ def critic_loss(
 def actor_loss(networks: Networks, targets: Networks, batch: Batch, key: Array, config: BEARConfig) -> Float[Array, ""]:
     own_key, behaviour_key = jax.random.split(key)
     actor, count = networks["actor"], config.sampled_actions
-    own = raw_samples(actor.network, batch.states, own_key, count)
+    own, _ = sample_gaussian(actor.network, batch.states, own_key, count)
     logged = raw_behaviour(networks["behaviour"], batch.states, behaviour_key, count)
     excess = kernel_distance(own, logged, config.kernel_width).mean() - config.threshold
-    multiplier = jnp.exp(jnp.clip(actor.log_multiplier, MIN_LOG_MULTIPLIER, MAX_LOG_MULTIPLIER))
     value = values(networks["critics"], batch.states, jnp.tanh(own[0])).min(axis=0).mean()
-    loss = jax.lax.stop_gradient(multiplier) * excess - jnp.where(batch.update < config.warm_start, 0.0, value)
-    return loss - multiplier * jax.lax.stop_gradient(excess)
+    loss = jax.lax.stop_gradient(actor.multiplier) * excess - jnp.where(batch.update < config.warm_start, 0.0, value)
+    return loss - actor.multiplier * jax.lax.stop_gradient(excess)
 
 
 GROUPS = {
     "behaviour": Group(behaviour_loss, rate="critic_learning_rate"),
     "critics": Group(critic_loss, rate="critic_learning_rate", has_target=True),
-    "actor": Group(actor_loss, has_target=True),
+    "actor": Group(actor_loss, has_target=True, project=within_bounds),
 }
 METHOD = Method("bear", BEARConfig, new_networks, GROUPS, squashed=True)

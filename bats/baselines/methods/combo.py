@@ -54,13 +54,12 @@ def with_rollouts(networks: Networks, batch: Batch, model: ScaledDynamics, key: 
 def critic_loss(
     networks: Networks, targets: Networks, batch: Batch, key: Array, config: COMBOConfig
 ) -> Float[Array, ""]:
-    target_key, sample_key = jax.random.split(key)
-    target = sac.soft_target(networks, targets, batch, target_key, config)
+    target = sac.soft_target(networks, targets, batch, key, config)
     predicted, first = values(networks["critics"], batch.states, batch.actions), logged_rows(config)
     # without rollouts the term is CQL's
     rolled = slice(first if first < config.batch_size else 0, None)
-    rollouts = replace(batch, **{name: getattr(batch, name)[rolled] for name in ("states", "actions", "next_states")})
-    unseen = soft_maximum(networks["critics"], networks["actor"].network, rollouts, sample_key, config)
+    rollouts, sample_key = (batch.states[rolled], batch.next_states[rolled]), jax.random.fold_in(key, 1)
+    unseen = soft_maximum(networks["critics"], networks["actor"].network, *rollouts, sample_key, config)
     gap = unseen.mean(axis=1) - predicted[:, :first].mean(axis=1)
     return squared_error(predicted, target) + config.beta * gap.sum()
 

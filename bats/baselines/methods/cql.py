@@ -43,26 +43,30 @@ def plain(networks: Networks) -> Networks:
 
 
 def soft_maximum(
-    critics: MLP, actor: MLP, batch: Batch, key: Array, config: CQLConfig | COMBOConfig
+    critics: MLP,
+    actor: MLP,
+    states: Float[Array, "B D"],
+    next_states: Float[Array, "B D"],
+    key: Array,
+    config: CQLConfig | COMBOConfig,
 ) -> Float[Array, "two B"]:
     """log of the sum of exp Q(s, b) / density over sampled actions b."""
     uniform_key, own_key, next_key = jax.random.split(key, 3)
-    count, (rows, dimensions) = config.sampled_actions, batch.actions.shape
-    uniform = jax.random.uniform(uniform_key, (count, rows, dimensions), minval=-1.0, maxval=1.0)
-    own, own_log_prob = sample_squashed(actor, batch.states, own_key, count)
-    following, next_log_prob = sample_squashed(actor, batch.next_states, next_key, count)
+    own, own_log_prob = sample_squashed(actor, states, own_key, config.sampled_actions)
+    following, next_log_prob = sample_squashed(actor, next_states, next_key, config.sampled_actions)
+    uniform = jax.random.uniform(uniform_key, own.shape, minval=-1.0, maxval=1.0)
     actions = jax.lax.stop_gradient(jnp.concatenate([uniform, own, following]))
-    densities = [jnp.full((count, rows), -dimensions * math.log(2.0)), own_log_prob, next_log_prob]
-    weighted = values(critics, batch.states, actions) - jax.lax.stop_gradient(jnp.concatenate(densities))
+    densities = [jnp.full_like(own_log_prob, -own.shape[-1] * math.log(2.0)), own_log_prob, next_log_prob]
+    weighted = values(critics, states, actions) - jax.lax.stop_gradient(jnp.concatenate(densities))
     return jax.nn.logsumexp(weighted, axis=1)
 
 
 def critic_loss(networks: Networks, targets: Networks, batch: Batch, key: Array, config: CQLConfig) -> Float[Array, ""]:
-    target_key, sample_key = jax.random.split(key)
     critics = networks["critics"]
-    target = sac.soft_target(networks, plain(targets), batch, target_key, config)
+    target = sac.soft_target(networks, plain(targets), batch, key, config)
     logged = values(critics.network, batch.states, batch.actions)
-    unseen = soft_maximum(critics.network, networks["actor"].network, batch, sample_key, config)
+    actor, sample_key = networks["actor"].network, jax.random.fold_in(key, 1)
+    unseen = soft_maximum(critics.network, actor, batch.states, batch.next_states, sample_key, config)
     gap = (unseen - logged).mean(axis=1)
     loss = squared_error(logged, target)
     if config.target_gap is None:

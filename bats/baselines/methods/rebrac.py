@@ -44,6 +44,6 @@ def actor_loss(
     return (config.policy_penalty * distance - weight * value).mean()
 
 
-CRITICS = Group(critic_loss, rate="critic_learning_rate", has_target=True)
+CRITICS = Group(critic_loss, rate="critic_learning_rate", has_target=True, follows=policy_is_due)
 ACTOR = Group(actor_loss, has_target=True, trains=policy_is_due)
 METHOD = Method("rebrac", ReBRACConfig, new_networks, {"critics": CRITICS, "actor": ACTOR}, squashed=True)

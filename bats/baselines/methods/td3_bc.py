@@ -2,6 +2,7 @@
 
 critics     Q(s, a) -> r + gamma min Q'(s', pi'(s') + clipped noise)
 actor       minimise  -lambda Q(s, pi(s)) + |pi(s) - a|^2,  lambda = alpha / mean |Q|,  in every second update
+Q', pi'     follow Q and pi, in every second update too
 """
 
 from __future__ import annotations
@@ -57,6 +58,6 @@ def policy_is_due(update: Int[Array, ""], config: Config) -> Bool[Array, ""]:
     return update % config.policy_every == 0
 
 
-CRITICS = Group(critic_loss, rate="critic_learning_rate", has_target=True)
+CRITICS = Group(critic_loss, rate="critic_learning_rate", has_target=True, follows=policy_is_due)
 ACTOR = Group(actor_loss, has_target=True, trains=policy_is_due)
 METHOD = Method("td3-bc", TD3BCConfig, new_networks, {"critics": CRITICS, "actor": ACTOR}, squashed=True)
