@@ -19,7 +19,7 @@ from bats.baselines.config import CONFIGS, Baseline
 from bats.baselines.core import TrainingState
 from bats.baselines.folder import BaselineFolder, BaselineHeader, Finished, Snapshot
 from bats.baselines.training import Trainer, check_log, stacked
-from bats.config import ModelConfig
+from bats.config import ModelConfig, Seed, checked
 from bats.data.dataset import Dataset
 from bats.metric.scaled import ScaledMetric
 from bats.model.fit import Model, fit_model, load_model, save_model
@@ -53,6 +53,7 @@ def train_runs(config: Baseline, runs: Sequence[Run], *, progress: Progress = no
     """
     method = METHODS[next(name for name, kind in CONFIGS.items() if kind is type(config))]
     for run in runs:
+        checked("seed", Seed, run.seed)
         check_log(method, run.dataset)
     with noted_interrupts(), ExitStack() as claims:
         for run in runs:

@@ -20,8 +20,9 @@ from bats.arrays import Progress, no_progress, padded_length
 from bats.baselines.config import Baseline, BCConfig
 from bats.baselines.core import Log, Method, Sizes, TrainingState, advance, new_state
 from bats.baselines.model import ScaledDynamics
+from bats.config import READ_LOG, Function, Seed, checked
 from bats.data.dataset import Dataset
-from bats.errors import DataError
+from bats.errors import DataError, SettingError
 from bats.model.ensemble import Dynamics
 from bats.networks.inference import mean_and_std
 from bats.networks.mlp import MLP
@@ -257,6 +258,10 @@ def train(
     progress: Progress = no_progress,
 ) -> Policy:
     """The policy that a method learns from a log; `model` is for methods that need one."""
+    dataset, seed = checked("dataset", Dataset, dataset, READ_LOG), checked("seed", Seed, seed)
+    config, progress = checked("config", method.config, config), checked("progress", Function, progress)
+    if method.extend is not None and model is None:
+        raise SettingError(f"{method.name} needs a `model` of the log; `bats.model.fit.fit_model` trains one.")
     trainer = Trainer.of(method, config, [dataset], [(0, seed)], [] if model is None else [model])
     states = trainer.initial()
     for reached in trainer.train(states, progress=progress):

@@ -20,6 +20,7 @@ from bats.cli.output import (
     shown_progress,
 )
 from bats.cli.settings import add_flag, change_settings, leaves, shown_value
+from bats.config import Count, Seed, checked
 from bats.errors import BatsError, SettingError
 from bats.presets import preset
 from bats.runs.records import seconds_by_stage
@@ -131,21 +132,29 @@ def add_benchmark(parser: ArgumentParser) -> None:
 
 
 def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
+    """Checks all options first, those that the study does not use too."""
+    for name in ("seeds", "episodes", "updates", "workers"):
+        checked(f"--{name}", Count | None, getattr(arguments, name))
+    checked("--seed", Seed, arguments.seed)
+    preset(arguments.preset)
+    chosen = () if arguments.methods is None else arguments.methods.split(",")
+    for method in chosen:
+        if method not in (*CONFIGS, "bats"):
+            raise SettingError(f"There is no method called '{method}'; known: {', '.join((*CONFIGS, 'bats'))}.")
+    reading = (arguments.columns, arguments.actions, arguments.timeouts, arguments.max_memory)
+    if arguments.study == "own" and arguments.log is None:
+        raise SettingError("The study own needs a log: `bats-rl benchmark own log.hdf5`.")
+    if arguments.study != "own" and (arguments.log, *reading) != (None, None, "auto", "auto", None):
+        options = "LOG, --columns, --actions, --timeouts and --max-memory"
+        raise SettingError(f"{options} are only for the study own; {arguments.study} collects its log itself.")
     studies = {"mountain-car": _run_mountain_car, "own": _run_own}
-    if (arguments.study == "own") != (arguments.log is not None):
-        raise SettingError("Give a log to the study own, and to no other: `bats-rl benchmark own log.hdf5`.")
     studies.get(arguments.study, _run_comparison)(arguments, terminal)
 
 
 def _run_own(arguments: Namespace, terminal: Terminal) -> None:
-    names = OWN_METHODS if arguments.methods is None else tuple(arguments.methods.split(","))
-    for name in names:
-        if name not in CONFIGS:
-            raise SettingError(
-                f"There is no method called '{name}'; known: {', '.join(CONFIGS)}. BATS is always there."
-            )
+    names = OWN_METHODS if arguments.methods is None else arguments.methods.split(",")
     config = preset(arguments.preset)
-    baselines = [CONFIGS[name]() for name in names]
+    baselines = [CONFIGS[name]() for name in names if name in CONFIGS]  # BATS is always compared
     if arguments.updates is not None:
         baselines = [replace(settings, updates=arguments.updates) for settings in baselines]
     folder = arguments.out or Path("runs") / f"own-{Path(arguments.log).stem}"
@@ -175,7 +184,7 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
     config = ComparisonConfig(
         tasks=TASKS[arguments.study],
         methods=ComparisonConfig().methods if arguments.methods is None else tuple(arguments.methods.split(",")),
-        seeds=arguments.seeds or 3,
+        seeds=3 if arguments.seeds is None else arguments.seeds,
         episodes=arguments.episodes,
         updates=arguments.updates,
         preset=arguments.preset,
@@ -205,7 +214,9 @@ def _run_mountain_car(arguments: Namespace, terminal: Terminal) -> None:
     from bats.studies.drawing import save_figure
 
     folder = arguments.out or Path("runs") / arguments.study
-    config = replace(mountain_car.DEFAULT, seeds=arguments.seeds or 5, episodes=arguments.episodes or 100)
+    seeds = mountain_car.DEFAULT.seeds if arguments.seeds is None else arguments.seeds
+    episodes = mountain_car.DEFAULT.episodes if arguments.episodes is None else arguments.episodes
+    config = replace(mountain_car.DEFAULT, seeds=seeds, episodes=episodes)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         findings = mountain_car.run_study(folder, config, progress=progress)
     numbers, figure = folder / "figures.json", folder / "mountain-car.svg"

@@ -35,6 +35,7 @@ SOUND: dict[str, list[str]] = {
     "solve": ["run"],
     "clone": ["run", "--name", "new"],
     "certify": ["run"],
+    "baseline": ["bc", "small.hdf5", "--updates", "20", "--batch-size", "8", "--hidden", "4"],
     "benchmark": ["mountain-car"],
     "collect": ["chain", "--rows", "50"],
     "convert": ["small.hdf5", "other.hdf5"],
@@ -59,7 +60,9 @@ NONSENSE: dict[str, tuple[str, ...]] = {
     "MODULE:FUNCTION": ("", "x", ":", "os:nothing", ".:x", "no_module:x", "os:getcwd", "--"),
     "MAP": ("", "x", "observations=", "--"),
     "TASK": ("", "no-such-task", "\x1b[31m"),
-    "STUDY": ("", "no-such-study"),
+    "STUDY": ("", "no-such-study", "own"),
+    "METHOD": ("", "no-such-method", "BC"),
+    "NAMES": ("", "no-such-method", "bc,", "bc iql", "--"),
     "words": ("", "x", "AUTO"),
 }
 """texts that make no sense, by what the help calls a value"""
@@ -109,7 +112,7 @@ def nonsense_calls(name: str) -> Iterator[list[str]]:
         if action.nargs == 0 or isinstance(action, argparse._HelpAction):
             continue
         metavar = str(action.metavar or "words").removesuffix("...").split("|")[0]
-        for text in NONSENSE["FOLDER" if (name, action.dest) == ("fit", "out") else metavar]:
+        for text in NONSENSE["FOLDER" if name in ("fit", "baseline") and action.dest == "out" else metavar]:
             if action.option_strings:
                 flag = action.option_strings[0]
                 kept = sound[: sound.index("--environment")] if flag == "--task" else sound

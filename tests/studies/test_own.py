@@ -83,14 +83,14 @@ def test_rollouts_in_a_known_world_have_the_value_that_arithmetic_gives() -> Non
     assert leaves == 1
 
 
-def test_the_command_compares_methods_on_a_log_of_ones_own(
+def test_arguments_that_do_not_belong_together_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_hdf5(small_log(), tmp_path / "log.hdf5")
     assert main(["benchmark", "own"]) == 2
-    assert "Give a log to the study own" in error_text(capsys)
-    assert main(["benchmark", "own", "log.hdf5", "--methods", "bats"]) == 2
-    assert "There is no method called 'bats'" in error_text(capsys)
+    assert "The study own needs a log" in error_text(capsys)
+    assert main(["benchmark", "own", "log.hdf5", "--methods", "dqn"]) == 2
+    assert "There is no method called 'dqn'" in error_text(capsys)
     assert main(["benchmark", "maze2d", "log.hdf5"]) == 2
-    assert "and to no other" in error_text(capsys)
+    assert "only for the study own" in error_text(capsys)
