@@ -204,7 +204,8 @@ def test_without_matplotlib_the_command_says_what_to_install_before_any_fitting(
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "bats.studies.car_figure", raising=False)
+    for name in ("car_figure", "drawing"):
+        monkeypatch.delitem(sys.modules, f"bats.studies.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([*CALL, str(tmp_path / "car")]) == 2
     assert "pip install 'bats-rl[studies]'" in capsys.readouterr().err
