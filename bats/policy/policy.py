@@ -61,13 +61,13 @@ class Policy:
     high: Float[np.ndarray, "A"]
     action_count: int | None = None
     """number of discrete actions; None for continuous ones"""
+    support: Support | None = None
+    card: Mapping[str, object] = field(default_factory=dict)
+    """where it comes from, in plain values, for people"""
     activation: Activation = "silu"
     """of the hidden layers"""
     squashed: bool = False
     """an action is the tanh of a Gaussian number; otherwise the number itself, clipped"""
-    support: Support | None = None
-    card: Mapping[str, object] = field(default_factory=dict)
-    """where it comes from, in plain values, for people"""
 
     def __post_init__(self) -> None:
         for name in ("mean", "std", "low", "high"):

@@ -145,7 +145,7 @@ def test_a_result_is_not_saved_into_its_own_folder(copy_run: CopyRun, monkeypatc
 def test_the_folder_to_save_to_must_be_a_path(result: Result) -> None:
     with pytest.raises(SettingError, match="`folder` must be a path; got 3"):
         result.save(3)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="`folder` must be a path without a zero byte"):
+    with pytest.raises(SettingError, match="`folder` must be a path without zero bytes"):
         result.save("a\0b")
 
 

@@ -136,26 +136,27 @@ def test_the_figure_has_four_panels_and_every_step(findings: Findings) -> None:
 @pytest.mark.slow
 def test_equal_findings_give_equal_files_in_the_format_of_their_ending(findings: Findings, tmp_path: Path) -> None:
     car_figure = pytest.importorskip("bats.studies.car_figure", exc_type=BatsError)
+    save_figure = pytest.importorskip("bats.studies.drawing").save_figure
     for name, head in (("car.svg", b"<?xml"), ("car.png", b"\x89PNG")):
         contents = []
         for _ in range(2):
-            car_figure.save_figure(car_figure.draw_findings(findings), tmp_path / name)
+            save_figure(car_figure.draw_findings(findings), tmp_path / name)
             contents.append((tmp_path / name).read_bytes())
         assert contents[0].startswith(head)
         assert contents[0] == contents[1]
 
 
 def test_a_figure_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    car_figure = pytest.importorskip("bats.studies.car_figure", exc_type=BatsError)
-    path, figure = tmp_path / "car.svg", car_figure.Figure()
+    drawing = pytest.importorskip("bats.studies.drawing", exc_type=BatsError)
+    path, figure = tmp_path / "car.svg", drawing.Figure()
     path.write_text("an earlier figure")
     figure.text(0, 0, "$\\nothing$")  # which matplotlib does not know how to set
     with pytest.raises(ValueError, match="nothing"):
-        car_figure.save_figure(figure, path)
+        drawing.save_figure(figure, path)
     assert path.read_text() == "an earlier figure"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(OutputError, match=r"\.png or \.svg"):
-        car_figure.save_figure(figure, tmp_path / "car.pdf")
+        drawing.save_figure(figure, tmp_path / "car.pdf")
 
 
 @pytest.mark.slow
@@ -216,7 +217,7 @@ def test_without_matplotlib_the_command_says_what_to_install_before_any_fitting(
 def test_the_command_refuses_a_study_of_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert main(["benchmark", "mountain-car", f"--{option}", "0"]) == 2
-    assert f"`{option}` must be between 1 and" in capsys.readouterr().err
+    assert f"`--{option}` must be between 1 and" in capsys.readouterr().err
 
 
 def test_the_command_knows_its_studies(capsys: pytest.CaptureFixture[str]) -> None:
