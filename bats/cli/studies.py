@@ -105,7 +105,10 @@ def run_baseline(arguments: Namespace, terminal: Terminal) -> None:
     }
     print_facts(f"{arguments.method} on {dataset.name}", facts, terminal.out)
     print_line("next:", terminal.out)
-    for command, use in (("evaluate", "run the policy in its environment"), ("report", "one HTML page")):
+    for command, use in (
+        ("evaluate", "run the policy in its environment (--task NAME or --environment ID)"),
+        ("report", "one HTML page"),
+    ):
         print_line(f"  bats-rl {command} {shell_word(path)}  # {use}", terminal.out)
 
 
@@ -118,10 +121,11 @@ def add_benchmark(parser: ArgumentParser) -> None:
     parser.add_argument("study", choices=("mountain-car", *TASKS, "own"), metavar="STUDY", help=study)
     parser.add_argument("log", nargs="?", metavar="LOG", help=f"only for own: {LOG}")
     table = """
-    --seeds N  number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 where methods are compared
+    --seeds N  not for own: number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 for maze2d
     --episodes N  episodes per policy and seed; the default is 100, and in mazes a fixed number of starts per cell
     --out FOLDER  folder for the runs and the results; the default is runs/STUDY
-    --methods NAMES  only where methods are compared: some of them, separated by commas; the default is all
+    --methods NAMES  only where methods are compared: some of them, separated by commas; the default is all, and for own
+        bc,td3-bc,iql. For own, BATS is always fitted, because its model and graph measure the others
     --updates N  only where methods are compared: updates of every baseline; the default is each method's own
     --workers N  only for maze2d: processes that evaluate snapshots (default: 1)
     --preset NAME  only for own and maze2d: the settings of BATS (default: default)
