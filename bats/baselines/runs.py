@@ -6,7 +6,7 @@ The environment is not needed. `curve.learning_curve` evaluates the snapshots of
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -79,33 +79,37 @@ def _train_together(name: str, config: Baseline, runs: list[Run], progress: Prog
     logs = list({id(run.dataset): run.dataset for run in runs}.values())
     numbers = [next(n for n, log in enumerate(logs) if log is run.dataset) for run in runs]
     trainer = Trainer.of(method, config, logs, [*zip(numbers, (run.seed for run in runs), strict=True)], models)
-    divergence = [""] * len(runs)
     states, began = _load_states(trainer, runs), time.monotonic()
-    saved = began
+    saved, running = began, dict(enumerate(runs))
     try:
         for reached in trainer.train(states, progress=progress):
             states, due = reached.states, time.monotonic() - saved > CHECKPOINT_SECONDS
-            divergence = [known or reached.divergence(number) for number, known in enumerate(divergence)]
+            for number, found in [(number, reached.divergence(number)) for number in running]:
+                if found:  # the others go on; its state is of no use to anybody
+                    _finish(running.pop(number), found, len(runs))
+            if not running:
+                return
             if reached.is_snapshot:
                 timing = Timing("training", reached.update, time.monotonic() - began)
-                for number, run in enumerate(runs):
-                    if not divergence[number]:
-                        policy = trainer.policy(states, number)
-                        policy = replace(policy, card={"log": run.dataset.name, **policy.card})
-                        run.folder.add_snapshot(Snapshot(reached.update, reached.losses(number)), policy)
-                        run.folder.add_timing(timing)
+                for number, run in running.items():
+                    policy = trainer.policy(states, number)
+                    policy = replace(policy, card={"log": run.dataset.name, **policy.card})
+                    run.folder.add_snapshot(Snapshot(reached.update, reached.losses(number)), policy)
+                    run.folder.add_timing(timing)
                 began = time.monotonic()
-            if all(divergence):
-                break
             if reached.is_snapshot or due:
-                _save_states(states, runs)
+                _save_states(states, running)
                 saved = time.monotonic()
     except KeyboardInterrupt:
-        _save_states(states, runs)
+        _save_states(states, running)
         raise
-    for run, found in zip(runs, divergence, strict=True):
-        made = run.folder.snapshots()
-        run.folder.finish(Finished(made[-1].update if made else 0, found, len(runs)), _support(run))
+    for run in running.values():
+        _finish(run, "", len(runs))
+
+
+def _finish(run: Run, divergence: str, together: int) -> None:
+    made = run.folder.snapshots()
+    run.folder.finish(Finished(made[-1].update if made else 0, divergence, together), _support(run))
 
 
 def _load_states(trainer: Trainer, runs: Sequence[Run]) -> TrainingState:
@@ -117,8 +121,9 @@ def _load_states(trainer: Trainer, runs: Sequence[Run]) -> TrainingState:
     return stacked(states)
 
 
-def _save_states(states: TrainingState, runs: Sequence[Run]) -> None:
-    for number, run in enumerate(runs):
+def _save_states(states: TrainingState, runs: Mapping[int, Run]) -> None:
+    """Saves the states of some runs, which are given by their numbers."""
+    for number, run in runs.items():
         arrays = tree_arrays(jax.tree.map(lambda leaf, number=number: leaf[number], states))
         write_tensors(run.folder.training, _TRAINING, arrays, {"update": int(states.update[number])}, overwrite=True)
 

@@ -67,13 +67,13 @@ class Scales:
 
 
 def rows_used(dataset: Dataset, config: Baseline) -> Bool[np.ndarray, "N"]:
-    """Rows with a known next state; of those, for cloning, the episodes with the largest returns."""
-    used = dataset.next_known.copy()
+    """All rows, or for cloning those of the episodes with the largest returns.
+
+    A next state is unknown at terminations only, where it does not count: the discount is 0.
+    """
     if isinstance(config, BCConfig) and config.best_share < 1:
-        used &= best_episodes(dataset, config.best_share)
-    if not used.any():
-        raise DataError("at least one row to train on", "none", file=dataset.name)
-    return used
+        return best_episodes(dataset, config.best_share)
+    return np.ones(len(dataset), dtype=bool)
 
 
 def best_episodes(dataset: Dataset, share: float) -> Bool[np.ndarray, "N"]:

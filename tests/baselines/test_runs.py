@@ -213,3 +213,23 @@ def test_a_file_of_another_run_is_named(tmp_path: Path, name: str) -> None:
     (folder.path / name).unlink()
     with pytest.raises(DataError, match="no such file"):
         folder.finished()
+
+
+def test_a_study_in_which_one_run_has_diverged_can_be_continued(tmp_path: Path) -> None:
+    config = TD3BCConfig(updates=40, snapshots=4, hidden=(8,), critic_hidden=(8,), batch_size=16)
+    log = plane_log()
+    huge = log.with_rewards(log.rewards * 1e25)
+
+    def runs() -> list[Run]:
+        return [Run(log, 0, BaselineFolder(tmp_path / "sound")), Run(huge, 0, BaselineFolder(tmp_path / "huge"))]
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_runs(config, runs(), progress=interrupt)
+    assert runs()[1].folder.finished().divergence  # known at once, and not to be continued
+    sound, diverged = train_runs(config, runs())
+    assert (sound.updates, sound.divergence) == (40, "")
+    assert diverged.divergence

@@ -89,14 +89,6 @@ def test_an_action_that_never_changes_is_0() -> None:
     assert np.all(trainer.policy(trainer.initial(), 0).predict(np.zeros((4, 1)))[:, 1] == 3.0)
 
 
-def test_rows_without_a_next_state_are_left_out() -> None:
-    log = three_episodes()
-    unknown = replace(log, next_known=np.array([1, 0, 1, 1, 1, 1], bool))
-    assert rows_used(unknown, TD3BCConfig()).tolist() == [True, False, True, True, True, True]
-    with pytest.raises(DataError, match="at least one row to train on"):
-        rows_used(replace(log, next_known=np.zeros(6, bool)), TD3BCConfig())
-
-
 @pytest.mark.parametrize(
     ("share", "rows"),
     [(1.0, [0, 1, 2, 3, 4, 5]), (0.7, [2, 3, 4, 5]), (0.6, [2, 3, 4]), (0.5, [2, 3, 4]), (0.01, [2, 3, 4])],
@@ -244,3 +236,15 @@ def test_snapshots_are_at_equal_distances_and_the_last_is_the_end() -> None:
 def test_more_snapshots_than_updates_are_one_for_each() -> None:
     trainer = small_trainer("bc", updates=3, snapshots=20)
     assert [part.update for part in trainer.train(trainer.initial()) if part.is_snapshot] == [1, 2, 3]
+
+
+def test_the_reward_of_a_termination_counts_even_where_its_next_state_was_not_logged() -> None:
+    states, ended = np.arange(6.0)[:, None], np.array([False, False, True, False, False, True])
+    log = Dataset.from_arrays(states, np.ones((6, 1)), 100.0 * ended, terminations=ended)
+    assert not log.next_known.all()
+    config = TD3BCConfig()
+    rows = table(log, Scales.of(log, config), config)
+    rewards, continues = rows[:, 2], rows[:, 3]
+    assert np.count_nonzero(rewards == 100) == 2
+    assert np.all(continues[rewards == 100] == 0)
+    assert np.isfinite(rows).all()
