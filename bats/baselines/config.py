@@ -223,3 +223,8 @@ CONFIGS: dict[str, type[Baseline]] = {
     "awac": AWACConfig,
 }
 """the settings of each method, by its name"""
+
+
+def method_name(config: Baseline) -> str:
+    """The method that some settings are of."""
+    return next(name for name, kind in CONFIGS.items() if kind is type(config))

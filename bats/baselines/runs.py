@@ -15,7 +15,7 @@ import jax
 
 from bats.arrays import Progress, no_progress
 from bats.baselines.catalogue import METHODS
-from bats.baselines.config import CONFIGS, Baseline
+from bats.baselines.config import Baseline, method_name
 from bats.baselines.core import TrainingState
 from bats.baselines.folder import BaselineFolder, BaselineHeader, Finished, Snapshot
 from bats.baselines.training import Trainer, check_log, stacked
@@ -51,7 +51,7 @@ def train_runs(config: Baseline, runs: Sequence[Run], *, progress: Progress = no
 
     All logs must have states and actions of the same sizes.
     """
-    method = METHODS[next(name for name, kind in CONFIGS.items() if kind is type(config))]
+    method = METHODS[method_name(config)]
     for run in runs:
         checked("seed", Seed, run.seed)
         check_log(method, run.dataset)

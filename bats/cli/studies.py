@@ -165,13 +165,13 @@ def _run_own(arguments: Namespace, terminal: Terminal) -> None:
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         log = read_log(arguments.log, arguments, progress)
     print_notes(log, terminal.out)
-    from bats.studies.own import HEADING, UNKNOWN, compare_own, known_rows, write_known
+    from bats.studies.own import HEADING, compare_own, known_rows, remarks, write_known
 
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-        known = compare_own(log, folder, baselines, config=config, seed=arguments.seed, progress=progress)
+        known, diverged = compare_own(log, folder, baselines, config=config, seed=arguments.seed, progress=progress)
     print_columns({row[0]: dict(zip(HEADING[1:], row[1:], strict=True)) for row in known_rows(known)}, terminal.out)
-    print_line(UNKNOWN, terminal.out)
-    for path in write_known(folder, log.name, known, gamma=config.gamma):
+    print_line(remarks(diverged), terminal.out)
+    for path in write_known(folder, log.name, known, diverged, gamma=config.gamma):
         print_line(f"wrote {path}", terminal.out)
 
 
@@ -206,7 +206,8 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
         print_line(f"wrote {drawn}" if drawn else "no trajectories were drawn: their methods are missing", terminal.out)
     for method in config.methods:
         for task in config.tasks:
-            last = [score.last for score in scores if (score.method, score.task) == (method, task)]
+            of_both = [score.last for score in scores if (score.method, score.task) == (method, task)]
+            last = [score for score in of_both if score is not None]
             if last:
                 print_line(f"figure {method}_{task}_last_policy {sum(last) / len(last):.6g} score", terminal.out)
 

@@ -32,11 +32,11 @@ class RunScore:
     task: str
     seed: int
     updates: int
-    last: float
-    """score of the last policy"""
-    low: float
+    last: float | None
+    """score of the last policy; None where training diverged before there was one"""
+    low: float | None
     """95% interval over the episodes of its evaluation"""
-    high: float
+    high: float | None
     picked: float | None
     """largest score of all snapshots; None where there is only one policy"""
     picked_update: int | None
@@ -61,6 +61,9 @@ class Published:
     error: float | None = None
     """its own plus or minus, where it has one"""
 
+    def __str__(self) -> str:
+        return f"{self.score:.1f}" + ("" if self.error is None else f" ± {self.error:.1f}") + f" {self.source}"
+
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """The mean and its standard error; 0 for a single value."""
@@ -80,11 +83,11 @@ def score_table(
             values = [value(one) for one in scores if (one.method, one.task) == (method, task)]
             known = [number for number in values if number is not None]
             mean, error = mean_and_error(known) if known else (0.0, 0.0)
-            seeds = ", ".join(f"{number:.1f}" for number in known)
+            seeds = ", ".join("none" if number is None else f"{number:.1f}" for number in values)
             row.append(f"{mean:.1f} ± {error:.1f} ({seeds})" if known else "")
             if published:
                 others = [one for one in published if (one.method, one.task) == (method, task)]
-                row.append("; ".join(f"{one.score:.1f} {one.source}" for one in others))
+                row.append("; ".join(map(str, others)))
         rows.append(row)
     columns = [(task, f"{task}, published") if published else (task,) for task in tasks]
     return ["method", *(name for column in columns for name in column)], rows
@@ -176,13 +179,19 @@ def _picked(score: RunScore) -> float | None:
     return score.picked
 
 
+def _lasts(scores: Sequence[RunScore], method: str, task: str) -> list[float]:
+    """The scores of a method's last policies, of those runs that have one."""
+    return [one.last for one in scores if (one.method, one.task) == (method, task) and one.last is not None]
+
+
 def _best_method(task: str, scores: Sequence[RunScore]) -> tuple[str, str]:
     """The method with the largest mean score of its last policies, and that score."""
     methods = dict.fromkeys(score.method for score in scores if score.task == task)
     means = {
-        method: mean_and_error([one.last for one in scores if (one.method, one.task) == (method, task)])[0]
-        for method in methods
+        method: mean_and_error(_lasts(scores, method, task))[0] for method in methods if _lasts(scores, method, task)
     }
+    if not means:
+        return "none", "every run has diverged"
     best = max(means, key=lambda method: means[method])
     return best, f"{means[best]:.1f}, {LAST}"
 
@@ -190,7 +199,8 @@ def _best_method(task: str, scores: Sequence[RunScore]) -> tuple[str, str]:
 def _bars(task: str, scores: Sequence[RunScore]) -> Figure:
     of_task = [score for score in scores if score.task == task]
     methods = list(dict.fromkeys(score.method for score in of_task))
-    means = [mean_and_error([one.last for one in of_task if one.method == method]) for method in methods]
+    methods = [method for method in methods if _lasts(scores, method, task)]
+    means = [mean_and_error(_lasts(scores, method, task)) for method in methods]
     ends = {"type": "data", "array": [error for _, error in means], "thickness": 1.5}
     hover = "%{x}: %{y:.1f}<extra></extra>"
     trace = plots.bars(LAST, methods, [mean for mean, _ in means], plots.ORANGE, hover, error_y=ends)

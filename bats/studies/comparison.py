@@ -195,13 +195,13 @@ def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
 
 def _baseline_score(study: StudyFolder, method: str, task: str, seed: int) -> RunScore | None:
     run = BaselineFolder(study.run(method, task, seed))
-    points = run.curve()
-    if not run.is_finished or not points:
+    if not run.is_finished:
         return None
-    end = run.finished()
+    end, points = run.finished(), run.curve()
     curve = tuple((point.update, *_score_of(point)) for point in points)
-    last, low, high = curve[-1][1:]
-    picked_update, picked, *_ = max(curve, key=lambda point: point[1])
+    # without a point, training has diverged before the first snapshot: that is shown, too
+    last, low, high = curve[-1][1:] if curve else (None, None, None)
+    picked_update, picked, *_ = max(curve, key=lambda point: point[1], default=(None, None))
     return RunScore(
         method=method,
         task=task,
@@ -212,7 +212,7 @@ def _baseline_score(study: StudyFolder, method: str, task: str, seed: int) -> Ru
         high=high,
         picked=picked,
         picked_update=picked_update,
-        episodes=points[-1].episodes,
+        episodes=points[-1].episodes if points else 0,
         seconds=sum(seconds_by_stage(run.timings()).values()),
         together=end.together,
         divergence=end.divergence,

@@ -13,7 +13,7 @@ What cannot be known is `UNKNOWN`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bats.arrays import Metric, Progress, in_batches, no_progress
-from bats.baselines.config import CONFIGS, Baseline
+from bats.baselines.config import Baseline, method_name
 from bats.baselines.folder import BaselineFolder
 from bats.baselines.runs import Run, train_runs
 from bats.bounds.cloned_policy import BATCH, ModelActor, simulate
@@ -82,23 +82,28 @@ def compare_own(
     config: Config,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> list[Known]:
-    """Fits BATS, trains the baselines and measures their policies. Called again, it continues."""
+) -> tuple[list[Known], dict[str, str]]:
+    """Fits BATS, trains the baselines and measures their policies. Called again, it continues.
+
+    Also returns what was not finite in methods that diverged. Their last snapshot before that is measured, if any.
+    """
     training, held_out = split_log(log, seed=seed)
     result = fit(training, config, seed=seed, folder=folder / BATS, progress=progress)
-    policies = {BATS: result.policy}
+    policies, diverged = {BATS: result.policy}, {}
     for settings in baselines:
-        method = next(name for name, kind in CONFIGS.items() if kind is type(settings))
+        method = method_name(settings)
         run = BaselineFolder(folder / method)
-        train_runs(settings, [Run(training, seed, run, result.model)], progress=progress)
-        if run.policy.exists():  # not where training diverged at once
+        (end,) = train_runs(settings, [Run(training, seed, run, result.model)], progress=progress)
+        if end.divergence:
+            diverged[method] = end.divergence
+        if run.policy.exists():
             policies[method] = load_policy(run.policy)
     known = []
     for number, (method, policy) in enumerate(policies.items()):
         progress("measuring", number, len(policies))
         known.append(measure(method, policy, result, training, held_out))
     progress("measuring", len(policies), len(policies))
-    return known
+    return known, diverged
 
 
 def measure(method: str, policy: Policy, result: Result, training: Dataset, held_out: Dataset) -> Known:
@@ -140,13 +145,20 @@ def known_rows(known: Sequence[Known]) -> list[tuple[str, ...]]:
     ]
 
 
-def write_known(folder: Path, log: str, known: Sequence[Known], *, gamma: float) -> tuple[Path, Path]:
+def remarks(diverged: Mapping[str, str]) -> str:
+    """What must be said beside the table."""
+    return " ".join([*(f"{method} diverged: {found}." for method, found in diverged.items()), UNKNOWN])
+
+
+def write_known(
+    folder: Path, log: str, known: Sequence[Known], diverged: Mapping[str, str], *, gamma: float
+) -> tuple[Path, Path]:
     """Writes the comparison as Markdown and as a page."""
     rows = known_rows(known)
     lines = [HEADING, ["---"] * len(HEADING), *rows]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{UNKNOWN}\n"
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{remarks(diverged)}\n"
     remark = f"discount {gamma:g}, from the log's starts"
-    section = Section("What is known without an environment", UNKNOWN, tables=[Table(HEADING, rows)])
+    section = Section("What is known without an environment", remarks(diverged), tables=[Table(HEADING, rows)])
     page = Page(
         title=f"Methods compared on {PurePath(log).name}",
         subtitle=f"No environment was used; values have {remark}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,20 @@ def test_the_two_figures_stand_in_tables_of_their_own() -> None:
     assert page.index(f"Result: the {LAST}") < page.index("15.0 ± 5.0") < page.index(f"Not a result: the {PICKED}")
     assert page.index(f"Not a result: the {PICKED}") < page.index("60.0 ± 10.0")
     assert ">bats<" in page  # the best in the maze, by its last policy
+
+
+def test_a_run_that_diverged_before_it_had_a_policy_is_shown() -> None:
+    failed = replace(SCORES[1], last=None, low=None, high=None, picked=None, divergence="a loss of nan", curve=())
+    scores = [SCORES[0], failed]
+    assert score_table(scores, (), lambda one: one.last)[1] == [["iql", "10.0 ± 0.0 (10.0, none)"]]
+    assert "| iql | 20 | 3 s for 2 runs | 1 of 2 |" in as_markdown(scores, ())
+    assert "a loss of nan" in as_csv(scores)
+    assert "(10.0, none)" in render(benchmark_page("some of them", scores, ()))
+    assert "every run has diverged" in render(benchmark_page("none of them", [failed], ()))
+
+
+def test_a_published_figure_has_its_error_and_its_source() -> None:
+    assert str(Published("combo", "maze", 76.2, "(paper)", 0.5)) == "76.2 ± 0.5 (paper)"
 
 
 def test_the_csv_has_a_line_for_every_run() -> None:
