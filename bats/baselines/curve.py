@@ -15,15 +15,22 @@ def learning_curve(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> tuple[CurvePoint, ...]:
-    """The returns of all snapshots of a finished run; those that were evaluated before are not evaluated again."""
-    known = {point.update: point for point in folder.curve()}
+    """The returns of all snapshots of a finished run.
+
+    Those that were evaluated before, in this environment and with this number of episodes, are not evaluated again.
+    """
+    known = {
+        point.update: point
+        for point in folder.curve()
+        if point.environment == environment and episodes in (None, point.episodes)
+    }
     snapshots = folder.snapshots()
     for number, snapshot in enumerate(snapshots):
         progress("evaluating snapshots", number, len(snapshots))
         if snapshot.update not in known:
             policy = folder.load_snapshot(snapshot.update)
             estimate = compare(policy, environment, episodes=episodes, seed=seed).cloned
-            known[snapshot.update] = CurvePoint(snapshot.update, **field_values(estimate))
+            known[snapshot.update] = CurvePoint(snapshot.update, environment, **field_values(estimate))
             folder.save_curve(tuple(known[update] for update in sorted(known)))
     progress("evaluating snapshots", len(snapshots), len(snapshots))
     return folder.curve()

@@ -69,6 +69,7 @@ class CurvePoint:
     """The return of a snapshot in an environment."""
 
     update: int
+    environment: str
     mean_return: float
     low: float
     high: float

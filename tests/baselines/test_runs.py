@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -195,7 +196,14 @@ def test_the_learning_curve_has_every_snapshot_once(tmp_path: Path) -> None:
     points = learning_curve(folder, "Pendulum-v1", episodes=2)
     assert [point.update for point in points] == [30, 60, 90, 120]
     assert all(-2000 < point.low <= point.mean_return <= point.high < 0 for point in points)
-    assert learning_curve(folder, "CartPole-v1") == points  # all of them are known, so nothing is played
+    assert {point.environment for point in points} == {"Pendulum-v1"}
+    (more, *_) = learning_curve(folder, "Pendulum-v1", episodes=3)
+    assert more.episodes == 3  # another number of them is another evaluation
+    # all of these are known, so that not even the snapshots are needed
+    shutil.rmtree(tmp_path / "snapshots")
+    assert [point.episodes for point in learning_curve(folder, "Pendulum-v1")] == [3] * 4
+    with pytest.raises(DataError, match="no such file"):
+        learning_curve(folder, "MountainCarContinuous-v0")
 
 
 def test_commands_for_runs_of_bats_refuse_a_baseline(tmp_path: Path) -> None:
