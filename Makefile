@@ -35,7 +35,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 benchmark: $(READY)
-	for script in solve read collect model planner stitching all_pairs scaling bisimulation verdicts; do $(BIN)/python -m benchmarks.$$script || exit 1; done
+	for script in solve read collect model planner stitching all_pairs scaling bisimulation verdicts baselines; do $(BIN)/python -m benchmarks.$$script || exit 1; done
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
