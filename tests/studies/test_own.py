@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bats.baselines.config import BCConfig, TD3BCConfig
 from bats.bounds.graph_policy import relevant_steps
 from bats.cli.main import main
 from bats.data.dataset import Dataset
@@ -15,11 +16,12 @@ from bats.data.formats.hdf5 import write_hdf5
 from bats.metric.scaled import ScaledMetric
 from bats.policy.policy import Policy
 from bats.policy.support import Support
-from bats.studies.own import action_error, simulated, split_log
+from bats.studies.own import action_error, compare_own, simulated, split_log, write_known
 from tests.cli.printed import error_text
 from tests.known_worlds import LinearWorld
+from tests.logs import folder_bytes
 from tests.policy.policies import some_policy
-from tests.small_runs import small_log
+from tests.small_runs import SMALL, small_log
 
 
 def test_whole_episodes_are_held_out() -> None:
@@ -81,6 +83,29 @@ def test_rollouts_in_a_known_world_have_the_value_that_arithmetic_gives() -> Non
     value, _, leaves = simulated(constant_policy(0.1, support), starts, world, metric, gamma=gamma)
     assert value == pytest.approx((weight * (0.3 + 0.1 * steps)).sum(), rel=1e-4)
     assert leaves == 1
+
+
+@pytest.mark.slow
+def test_bats_and_a_baseline_are_measured_by_the_same_model_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    small = BCConfig(updates=100, snapshots=2, hidden=(8,), batch_size=16)
+    diverging = TD3BCConfig(updates=20, snapshots=2, hidden=(8,), critic_hidden=(8,), batch_size=16, gamma=0.9)
+    log = small_log()
+    known, diverged = compare_own(log, tmp_path, [small, diverging], config=SMALL)
+    assert [one.method for one in known] == ["bats", "bc", "td3-bc"]
+    assert diverged == {}
+    floor, ceiling = 0.0, 1 / (1 - SMALL.gamma)  # of rewards of 0 and 1
+    for one in known:
+        assert one.lower is not None
+        assert one.upper is not None
+        assert floor <= one.lower <= one.upper <= ceiling + 1e-9
+        assert 0 <= one.leaves_support <= 1
+    # a clone of the log's random actions is nearer to them than the graph's policy
+    assert known[1].action_error < known[0].action_error
+    before = folder_bytes(tmp_path)
+    assert compare_own(log, tmp_path, [small, diverging], config=SMALL) == (known, diverged)
+    assert folder_bytes(tmp_path) == before
+    markdown, _ = write_known(tmp_path, log.name, known, {"cql": "a loss of nan"}, gamma=SMALL.gamma)
+    assert "cql diverged: a loss of nan." in markdown.read_text()
 
 
 def test_arguments_that_do_not_belong_together_are_refused(
