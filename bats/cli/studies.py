@@ -24,14 +24,10 @@ from bats.config import Count, Seed, checked
 from bats.errors import BatsError, SettingError
 from bats.presets import preset
 from bats.runs.records import seconds_by_stage
+from bats.studies.settings import BASELINES, STUDIES, ComparisonConfig, baseline_settings, check_methods
 
 POLICIES = {"expert": "expert", "plain": "cloning the log", "bats": "BATS, then cloning"}
 
-
-TASKS = {
-    "maze2d": ("maze2d-umaze", "maze2d-medium", "maze2d-large"),
-}
-"""the studies that compare methods, and the tasks of each"""
 OWN_METHODS = ("bc", "td3-bc", "iql")
 """baselines for a log of one's own, where none are chosen: those that take minutes on two cores"""
 
@@ -116,19 +112,22 @@ def add_benchmark(parser: ArgumentParser) -> None:
     study = """mountain-car [section 5 of the paper]: the log has 20 random episodes and 5 episodes of an expert. The
     study measures the returns of the expert, of a clone of the whole log and of BATS. It also measures how far replays
     and model predictions are from the stitched rollouts, the errors of the graph's values, and a lower bound on these
-    values. maze2d [Table 1]: ten baselines and BATS on three mazes, the score of every snapshot of every run. own: BATS
-    and baselines on a log of your own, and what can be known of their policies without an environment"""
-    parser.add_argument("study", choices=("mountain-car", *TASKS, "own"), metavar="STUDY", help=study)
+    values. maze2d [Table 1]: ten baselines and BATS on three mazes, the score of every snapshot of every run. mujoco:
+    the same on logs of a policy that is still learning to move hopper, walker2d and halfcheetah. own: BATS and
+    baselines on a log of your own, and what can be known of their policies without an environment"""
+    parser.add_argument("study", choices=("mountain-car", *STUDIES, "own"), metavar="STUDY", help=study)
     parser.add_argument("log", nargs="?", metavar="LOG", help=f"only for own: {LOG}")
     table = """
     --seeds N  not for own: number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 for maze2d
+        and mujoco
     --episodes N  episodes per policy and seed; the default is 100, and in mazes a fixed number of starts per cell
     --out FOLDER  folder for the runs and the results; the default is runs/STUDY
     --methods NAMES  only where methods are compared: some of them, separated by commas; the default is all, and for own
         bc,td3-bc,iql. For own, BATS is always fitted, because its model and graph measure the others
+    --tasks NAMES  only for maze2d and mujoco: some of their tasks, separated by commas; the default is all
     --updates N  only where methods are compared: updates of every baseline; the default is each method's own
-    --workers N  only for maze2d: processes that evaluate snapshots (default: 1)
-    --preset NAME  only for own and maze2d: the settings of BATS (default: default)
+    --workers N  only for maze2d and mujoco: processes that evaluate snapshots (default: 1)
+    --preset NAME  only where methods are compared: the settings of BATS (default: default)
     --seed SEED  only for own: the seed of all methods (default: 0)
     """
     add_options(parser, table + QUIET + COLUMNS + READING)
@@ -141,10 +140,9 @@ def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
         checked(f"--{name}", Count | None, getattr(arguments, name))
     checked("--seed", Seed, arguments.seed)
     preset(arguments.preset)
-    chosen = () if arguments.methods is None else arguments.methods.split(",")
-    for method in chosen:
-        if method not in (*CONFIGS, "bats"):
-            raise SettingError(f"There is no method called '{method}'; known: {', '.join((*CONFIGS, 'bats'))}.")
+    check_methods(() if arguments.methods is None else arguments.methods.split(","))
+    if arguments.tasks is not None and arguments.study not in STUDIES:
+        raise SettingError(f"--tasks is only for the studies {' and '.join(STUDIES)}.")
     reading = (arguments.columns, arguments.actions, arguments.timeouts, arguments.max_memory)
     if arguments.study == "own" and arguments.log is None:
         raise SettingError("The study own needs a log: `bats-rl benchmark own log.hdf5`.")
@@ -158,9 +156,8 @@ def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
 def _run_own(arguments: Namespace, terminal: Terminal) -> None:
     names = OWN_METHODS if arguments.methods is None else arguments.methods.split(",")
     config = preset(arguments.preset)
-    baselines = [CONFIGS[name]() for name in names if name in CONFIGS]  # BATS is always compared
-    if arguments.updates is not None:
-        baselines = [replace(settings, updates=arguments.updates) for settings in baselines]
+    # BATS is always compared
+    baselines = {name: baseline_settings(name, arguments.updates) for name in names if name in BASELINES}
     folder = arguments.out or Path("runs") / f"own-{Path(arguments.log).stem}"
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         log = read_log(arguments.log, arguments, progress)
@@ -176,23 +173,20 @@ def _run_own(arguments: Namespace, terminal: Terminal) -> None:
 
 
 def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
-    from bats.studies.comparison import (
-        ComparisonConfig,
-        read_scores,
-        run_comparison,
-        write_results,
-        write_trajectories,
-    )
-
-    folder = arguments.out or Path("runs") / arguments.study
+    folder, study = arguments.out or Path("runs") / arguments.study, STUDIES[arguments.study]
     config = ComparisonConfig(
-        tasks=TASKS[arguments.study],
-        methods=ComparisonConfig().methods if arguments.methods is None else tuple(arguments.methods.split(",")),
+        tasks=study.tasks if arguments.tasks is None else tuple(arguments.tasks.split(",")),
+        methods=study.methods if arguments.methods is None else tuple(arguments.methods.split(",")),
         seeds=3 if arguments.seeds is None else arguments.seeds,
         episodes=arguments.episodes,
         updates=arguments.updates,
         preset=arguments.preset,
     )
+    for task in config.tasks:
+        if task not in study.tasks:
+            raise SettingError(f"The study {arguments.study} has no task '{task}'; it has {', '.join(study.tasks)}.")
+    from bats.studies.comparison import read_scores, run_comparison, write_results, write_trajectories
+
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         run_comparison(folder, config, workers=arguments.workers, progress=progress)
     scores = read_scores(folder, config)
@@ -203,7 +197,8 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
     except BatsError as error:  # without matplotlib everything else is there
         print_line(f"trajectories were not drawn: {error}", terminal.out)
     else:
-        print_line(f"wrote {drawn}" if drawn else "no trajectories were drawn: their methods are missing", terminal.out)
+        if drawn is not None:
+            print_line(f"wrote {drawn}", terminal.out)
     for method in config.methods:
         for task in config.tasks:
             of_both = [score.last for score in scores if (score.method, score.task) == (method, task)]

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from bats.arrays import Progress, no_progress
 from bats.baselines.catalogue import METHODS
-from bats.baselines.config import CONFIGS, Baseline
+from bats.baselines.config import method_name
 from bats.baselines.curve import learning_curve
 from bats.baselines.folder import BaselineFolder, CurvePoint
 from bats.baselines.runs import Run, train_runs
 from bats.baselines.training import sizes_of
-from bats.config import Config, Count, ModelConfig, Settings
+from bats.config import ModelConfig
 from bats.data.dataset import Dataset
 from bats.data.formats.hdf5 import write_hdf5
 from bats.data.formats.load import load_dataset
@@ -33,7 +33,6 @@ from bats.errors import SettingError
 from bats.evaluation.comparison import ReturnEstimate, compare
 from bats.model.fit import Model, fit_model, load_model, save_model
 from bats.policy.files import load_policy
-from bats.presets import preset
 from bats.report.benchmark import RunScore, as_csv, as_markdown, benchmark_page
 from bats.report.html import render
 from bats.runs.folder import RunFolder
@@ -43,44 +42,12 @@ from bats.storage.atomic import write_text
 from bats.storage.json_records import from_plain, read_json
 from bats.storage.lock import locked
 from bats.studies.published import PUBLISHED
+from bats.studies.settings import BATS, BATS_PAPER, ComparisonConfig
 from bats.tasks.catalogue import collect, find_task
 from bats.tasks.maze2d import find_maze
 
-BATS = "bats"
 FIGURE_MAZE, FIGURE_METHODS = "medium", ("brac-v", "combo", BATS)
 """of the paper's figure 3"""
-
-
-@dataclass(frozen=True)
-class ComparisonConfig(Settings):
-    """What is compared."""
-
-    tasks: tuple[str, ...] = ("maze2d-umaze", "maze2d-medium", "maze2d-large")
-    methods: tuple[str, ...] = (*CONFIGS, BATS)
-    seeds: Count = 3
-    """runs of each method and task, with seeds 0, 1, …; all on the log of seed 0"""
-    updates: Count | None = None
-    """of every baseline; none: each method's own number"""
-    rows: Count | None = None
-    """of every log; none: each task's usual number"""
-    episodes: Count | None = None
-    """per snapshot; none: each task's usual starts"""
-    preset: str = "default"
-    """of BATS"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for method in self.methods:
-            if method not in (*METHODS, BATS):
-                raise SettingError(f"There is no method called '{method}'; known: {', '.join((*METHODS, BATS))}.")
-        for task in self.tasks:
-            find_task(task)
-        preset(self.preset)
-
-    def of_method(self, method: str) -> Baseline:
-        """The settings of a baseline."""
-        kind = CONFIGS[method]
-        return kind() if self.updates is None else kind(updates=self.updates)
 
 
 @dataclass(frozen=True)
@@ -110,8 +77,8 @@ def run_comparison(
         def of_method(stage: str, done: int, total: int, method: str = method) -> None:
             progress(f"{method}: {stage}", done, total)
 
-        if method == BATS:
-            _fit_bats(study, logs, config, of_method)
+        if method in (BATS, BATS_PAPER):
+            _fit_bats(study, method, logs, config, of_method)
         else:
             _train_baseline(study, method, logs, config, of_method)
             _evaluate(study, method, config, workers, of_method)
@@ -122,19 +89,26 @@ def task_log(study: StudyFolder, task: str, config: ComparisonConfig, progress: 
     path = study.log(task)
     with locked(path.with_suffix(".lock")):  # several processes may share a study
         if not path.exists():
-            write_hdf5(collect(task, config.rows, progress=progress), path)
-    return load_dataset(path, progress=progress)
+            unfinished = path.with_suffix(".unfinished")
+            log = collect(task, config.rows, unfinished=unfinished, progress=progress)
+            write_hdf5(log, path)
+            unfinished.unlink(missing_ok=True)
+    log = load_dataset(path, progress=progress)
+    if config.rows not in (None, len(log)):
+        raise SettingError(f"{path} has {len(log):,} rows and not {config.rows:,}; choose another folder.")
+    return log
 
 
 def _train_baseline(
     study: StudyFolder, method: str, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress
 ) -> None:
-    settings = config.of_method(method)
+    settings = config.of_baseline(method)
+    needs_model = METHODS[method_name(settings)].extend is not None
     ordered = sorted(logs.items(), key=lambda entry: str(sizes_of(entry[1])))
     for _, group in groupby(ordered, key=lambda entry: sizes_of(entry[1])):
         runs = []
         for task, log in group:
-            model = _shared_model(study, task, log, progress) if METHODS[method].extend is not None else None
+            model = _shared_model(study, task, log, progress) if needs_model else None
             folders = [BaselineFolder(study.run(method, task, seed)) for seed in range(config.seeds)]
             runs += [Run(log, seed, folder, model) for seed, folder in enumerate(folders)]
         train_runs(settings, runs, progress=progress)
@@ -169,12 +143,13 @@ def _curve_of(path: Path, environment: str, episodes: int | None) -> None:
     learning_curve(BaselineFolder(path), environment, episodes=episodes)
 
 
-def _fit_bats(study: StudyFolder, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress) -> None:
-    settings: Config = preset(config.preset)
+def _fit_bats(
+    study: StudyFolder, method: str, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress
+) -> None:
     for task, log in logs.items():
         for seed in range(config.seeds):
-            run = RunFolder(study.run(BATS, task, seed))
-            result = fit(log, settings, seed=seed, folder=run.path, progress=progress)
+            run = RunFolder(study.run(method, task, seed))
+            result = fit(log, config.of_bats(method, task), seed=seed, folder=run.path, progress=progress)
             if not run.evaluation.exists():
                 environment = find_task(task).environment
                 found = compare(result.policy, environment, run=run, episodes=config.episodes, progress=progress)
@@ -185,7 +160,7 @@ def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
     """What the runs of a study earned, those that are finished and evaluated."""
     study = StudyFolder(folder)
     found = [
-        _bats_score(study, task, seed) if method == BATS else _baseline_score(study, method, task, seed)
+        (_bats_score if method in (BATS, BATS_PAPER) else _baseline_score)(study, method, task, seed)
         for method in config.methods
         for task in config.tasks
         for seed in range(config.seeds)
@@ -220,15 +195,15 @@ def _baseline_score(study: StudyFolder, method: str, task: str, seed: int) -> Ru
     )
 
 
-def _bats_score(study: StudyFolder, task: str, seed: int) -> RunScore | None:
+def _bats_score(study: StudyFolder, method: str, task: str, seed: int) -> RunScore | None:
     """BATS has one policy, so there is nothing to pick."""
-    run = RunFolder(study.run(BATS, task, seed))
+    run = RunFolder(study.run(method, task, seed))
     if not run.evaluation.exists():
         return None
     estimate = from_plain(ReturnEstimate, read_json(run.evaluation)["cloned"], file=str(run.evaluation))
     last, low, high = _score_of(estimate)
     return RunScore(
-        method=BATS,
+        method=method,
         task=task,
         seed=seed,
         updates=run.settings().cloning.updates,

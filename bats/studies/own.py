@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bats.arrays import Metric, Progress, in_batches, no_progress
-from bats.baselines.config import Baseline, method_name
+from bats.baselines.config import Baseline
 from bats.baselines.folder import BaselineFolder
 from bats.baselines.runs import Run, train_runs
 from bats.bounds.cloned_policy import BATCH, ModelActor, simulate
@@ -40,6 +40,7 @@ from bats.runs.result import Result
 from bats.runs.variants import certify_again
 from bats.storage.atomic import write_text
 from bats.streams import Stream, generator
+from bats.studies.settings import BATS
 
 HELD_OUT = 0.1
 """share of the episodes"""
@@ -47,7 +48,6 @@ FEW_EPISODES = 10
 """logs with fewer are split into segments of consecutive rows instead"""
 STARTS = 200
 """rollouts of each policy"""
-BATS = "bats"
 UNKNOWN = (
     "Whether a policy earns these values in the real world cannot be known from a log. The ensemble is only right "
     "where the log has rows. The bounds account for its measured errors, with the stated confidence, as long as a "
@@ -77,21 +77,20 @@ class Known:
 def compare_own(
     log: Dataset,
     folder: Path,
-    baselines: Sequence[Baseline],
+    baselines: Mapping[str, Baseline],
     *,
     config: Config,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> tuple[list[Known], dict[str, str]]:
-    """Fits BATS, trains the baselines and measures their policies. Called again, it continues.
+    """Fits BATS, trains the baselines, which have names, and measures their policies. Called again, it continues.
 
     Also returns what was not finite in methods that diverged. Their last snapshot before that is measured, if any.
     """
     training, held_out = split_log(log, seed=seed)
     result = fit(training, config, seed=seed, folder=folder / BATS, progress=progress)
     policies, diverged = {BATS: result.policy}, {}
-    for settings in baselines:
-        method = method_name(settings)
+    for method, settings in baselines.items():
         run = BaselineFolder(folder / method)
         (end,) = train_runs(settings, [Run(training, seed, run, result.model)], progress=progress)
         if end.divergence:

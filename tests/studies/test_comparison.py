@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bats.baselines.config import BCConfig
 from bats.baselines.folder import BaselineFolder
 from bats.cli.main import main
 from bats.errors import BatsError, SettingError
-from bats.studies.comparison import ComparisonConfig, StudyFolder, read_scores, run_comparison, write_results
+from bats.presets import preset
+from bats.studies.comparison import StudyFolder, read_scores, run_comparison, task_log, write_results
+from bats.studies.settings import BATS, BATS_PAPER, BEST_TENTH, STUDIES, ComparisonConfig
+from tests.cli.printed import error_text
 from tests.logs import folder_bytes
 
 SMALL = ComparisonConfig(
@@ -44,8 +49,37 @@ def test_a_study_trains_and_evaluates_every_run_once(tmp_path: Path) -> None:
 
 def test_unknown_methods_and_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SettingError, match="no method called 'dqn'"):
-        ComparisonConfig(methods=("dqn",))
+        replace(SMALL, methods=("dqn",))
+    with pytest.raises(SettingError, match="one of them twice"):
+        replace(SMALL, methods=("bc", "iql", "bc"))
     with pytest.raises(BatsError, match="no task called 'chess'"):
-        ComparisonConfig(tasks=("chess",))
-    assert main(["benchmark", "maze2d", "--methods", "bc,dqn"]) == 2
-    assert "There is no method called 'dqn'" in capsys.readouterr().err
+        replace(SMALL, tasks=("chess",))
+    for arguments, message in {
+        ("maze2d", "--methods", "bc,dqn"): "There is no method called 'dqn'",
+        ("mujoco", "--tasks", "maze2d-umaze"): "The study mujoco has no task 'maze2d-umaze'",
+        ("mountain-car", "--tasks", "maze2d-umaze"): "--tasks is only for the studies maze2d and mujoco.",
+    }.items():
+        assert main(["benchmark", *arguments]) == 2
+        assert message in error_text(capsys)
+
+
+def test_the_paper_has_settings_for_every_task_of_the_studies() -> None:
+    for study in STUDIES.values():
+        config = ComparisonConfig(study.tasks, (BATS, BATS_PAPER), preset="demo")
+        for task in study.tasks:
+            assert config.of_bats(BATS, task) == preset("demo")
+            assert config.of_bats(BATS_PAPER, task) == preset(f"paper-{task.split('-')[task.startswith('maze')]}")
+
+
+def test_cloning_the_best_tenth_is_a_method_of_its_own() -> None:
+    config = replace(SMALL, methods=("bc", BEST_TENTH))
+    assert config.of_baseline(BEST_TENTH) == BCConfig(updates=20, best_share=0.1)
+    assert config.of_baseline("bc") == BCConfig(updates=20)
+
+
+def test_a_log_of_another_size_is_not_taken_for_the_right_one(tmp_path: Path) -> None:
+    study = StudyFolder(tmp_path)
+    assert len(task_log(study, "maze2d-umaze", SMALL)) == 3000
+    assert len(task_log(study, "maze2d-umaze", replace(SMALL, rows=None))) == 3000
+    with pytest.raises(SettingError, match=r"maze2d-umaze.hdf5 has 3,000 rows and not 2,000"):
+        task_log(study, "maze2d-umaze", replace(SMALL, rows=2000))

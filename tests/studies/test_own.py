@@ -90,7 +90,7 @@ def test_bats_and_a_baseline_are_measured_by_the_same_model_and_nothing_is_done_
     small = BCConfig(updates=100, snapshots=2, hidden=(8,), batch_size=16)
     diverging = TD3BCConfig(updates=20, snapshots=2, hidden=(8,), critic_hidden=(8,), batch_size=16, gamma=0.9)
     log = small_log()
-    known, diverged = compare_own(log, tmp_path, [small, diverging], config=SMALL)
+    known, diverged = compare_own(log, tmp_path, {"bc": small, "td3-bc": diverging}, config=SMALL)
     assert [one.method for one in known] == ["bats", "bc", "td3-bc"]
     assert diverged == {}
     floor, ceiling = 0.0, 1 / (1 - SMALL.gamma)  # of rewards of 0 and 1
@@ -102,7 +102,7 @@ def test_bats_and_a_baseline_are_measured_by_the_same_model_and_nothing_is_done_
     # a clone of the log's random actions is nearer to them than the graph's policy
     assert known[1].action_error < known[0].action_error
     before = folder_bytes(tmp_path)
-    assert compare_own(log, tmp_path, [small, diverging], config=SMALL) == (known, diverged)
+    assert compare_own(log, tmp_path, {"bc": small, "td3-bc": diverging}, config=SMALL) == (known, diverged)
     assert folder_bytes(tmp_path) == before
     markdown, _ = write_known(tmp_path, log.name, known, {"cql": "a loss of nan"}, gamma=SMALL.gamma)
     assert "cql diverged: a loss of nan." in markdown.read_text()
