@@ -26,7 +26,26 @@ def relu_mlp(sizes: tuple[int, ...], key: Array, *, members: int | None = None, 
     return MLP(network.weights, network.biases, "relu", layer_norm)
 
 
-def mean_and_log_std(policy: MLP, states: Float[Array, "*batch D"]) -> tuple[Actions, Actions]:
+class SharedStdPolicy(eqx.Module):
+    """A Gaussian policy with one std for all states."""
+
+    network: MLP
+    """of the means"""
+    raw_std: Float[Array, "A"]
+    """as a network would answer it"""
+
+    def __call__(self, states: Float[Array, "*batch D"]) -> Float[Array, "*batch _"]:
+        mean = self.network(states)
+        return jnp.concatenate([mean, jnp.broadcast_to(self.raw_std, mean.shape)], axis=-1)
+
+
+def new_shared_std_policy(states: int, hidden: tuple[int, ...], actions: int, key: Array) -> SharedStdPolicy:
+    """Untrained, with a std of 1."""
+    raw = math.log(-MIN_LOG_STD / MAX_LOG_STD)  # log std 0
+    return SharedStdPolicy(relu_mlp((states, *hidden, actions), key), jnp.full(actions, raw, jnp.float32))
+
+
+def mean_and_log_std(policy: MLP | SharedStdPolicy, states: Float[Array, "*batch D"]) -> tuple[Actions, Actions]:
     """What a Gaussian policy answers, before any tanh."""
     mean, raw = jnp.split(policy(states), 2, axis=-1)
     return mean, MIN_LOG_STD + (MAX_LOG_STD - MIN_LOG_STD) * jax.nn.sigmoid(raw)

@@ -230,9 +230,10 @@ class Trainer:
         network: MLP = getattr(actor, "network", actor)
         weights, biases = list(network.weights), list(network.biases)
         scales, sizes = self.scales[self.run_logs[run]], self.sizes
-        if not sizes.discrete and len(biases[-1]) == sizes.actions:  # no std
+        if not sizes.discrete and len(biases[-1]) == sizes.actions:  # no std, or one for all states
+            raw_std = getattr(actor, "raw_std", np.full_like(biases[-1], NARROW))
             weights[-1] = np.hstack([weights[-1], np.zeros_like(weights[-1])])
-            biases[-1] = np.concatenate([biases[-1], np.full_like(biases[-1], NARROW)])
+            biases[-1] = np.concatenate([biases[-1], raw_std])
         card = {"method": self.method.name, "settings": to_plain(self.config), "seed": self.seeds[run]}
         return Policy(
             weights=tuple(map(np.asarray, weights)),

@@ -14,6 +14,7 @@ import pytest
 
 from bats.baselines.core import Batch
 from bats.baselines.model import ScaledDynamics
+from bats.baselines.networks import SharedStdPolicy
 from bats.model.ensemble import Dynamics, Kind, Networks, Standardizer
 from bats.networks.mlp import MLP
 from bats.policy.policy import MAX_LOG_STD, MIN_LOG_STD
@@ -47,8 +48,18 @@ def linear_critics(*members: tuple[float, float, float]) -> MLP:
 
 def gaussian(mean: float, std: float, slope: float = 0.0) -> MLP:
     """A policy of one action with mean slope s + mean and a fixed std, before any tanh."""
+    return linear([[slope, 0.0]], [mean, raw_std(std)])
+
+
+def gaussian_of_one_std(mean: float, std: float, slope: float = 0.0) -> SharedStdPolicy:
+    """The same as a policy whose std does not depend on the state."""
+    return SharedStdPolicy(linear([[slope]], [mean]), jnp.array([raw_std(std)], jnp.float32))
+
+
+def raw_std(std: float) -> float:
+    """What a network answers for a std."""
     share = (math.log(std) - MIN_LOG_STD) / (MAX_LOG_STD - MIN_LOG_STD)
-    return linear([[slope, 0.0]], [mean, math.log(share / (1 - share))])
+    return math.log(share / (1 - share))
 
 
 def log_normal(value: np.ndarray, mean: np.ndarray | float, std: float) -> np.ndarray:

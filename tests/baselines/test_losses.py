@@ -33,6 +33,7 @@ from tests.baselines.hand_made import (
     TWO_ROWS,
     close,
     gaussian,
+    gaussian_of_one_std,
     jitted,
     linear,
     linear_critics,
@@ -215,7 +216,7 @@ def test_iql_critics_descend_to_the_value_of_the_next_state() -> None:
 
 def test_iql_weights_are_exponential_and_capped_at_100() -> None:
     # V = 2 s: advantages 1.5 - 2 and -2 + 2; V = 2 s - 2: 1.5 and 2, with beta 3 weights e^4.5 = 90.02 and 100
-    actor, targets = gaussian(0.0, 0.5), {"critics": CRITICS}
+    actor, targets = gaussian_of_one_std(0.0, 0.5), {"critics": CRITICS}
     likelihood = log_normal(ACTIONS, np.tanh(0.0), 0.5)
     for constant, weight in ((0.0, [math.exp(-1.5), 1.0]), (-2.0, [math.exp(4.5), 100.0])):
         networks = {"actor": actor, "value": linear([[2.0]], [constant])}
@@ -224,7 +225,7 @@ def test_iql_weights_are_exponential_and_capped_at_100() -> None:
 
 
 def test_iql_clones_with_the_tanh_of_the_mean() -> None:
-    networks = {"actor": gaussian(0.3, 0.5, slope=1.0), "value": VALUE}
+    networks = {"actor": gaussian_of_one_std(0.3, 0.5, slope=1.0), "value": VALUE}
     loss = jitted(iql.actor_loss)(networks, {"critics": CRITICS}, TWO_ROWS, KEY, IQLConfig(inverse_temperature=0.0))
     assert float(loss) == close(-log_normal(ACTIONS, np.tanh(STATES + 0.3), 0.5).mean())
 
@@ -249,7 +250,7 @@ def test_iql_of_discrete_actions_looks_its_values_up() -> None:
 
 
 def test_awac_weights_logged_actions_by_their_advantage_over_the_policys() -> None:
-    networks = {"actor": gaussian(0.3, 0.5), "critics": CRITICS}
+    networks = {"actor": gaussian_of_one_std(0.3, 0.5), "critics": CRITICS}
     own = np.clip(0.3 + 0.5 * noise(KEY, 2, 1)[:, 0], -1, 1)
     gap = both(STATES, ACTIONS).min(axis=0) - both(STATES, own).min(axis=0)
     likelihood = log_normal(ACTIONS, 0.3, 0.5)
@@ -261,7 +262,7 @@ def test_awac_weights_logged_actions_by_their_advantage_over_the_policys() -> No
 
 
 def test_awac_targets_are_of_the_policys_actions() -> None:
-    networks = {"actor": gaussian(0.3, 0.5), "critics": CRITICS}
+    networks = {"actor": gaussian_of_one_std(0.3, 0.5), "critics": CRITICS}
     own = np.clip(0.3 + 0.5 * noise(KEY, 2, 1)[:, 0], -1, 1)
     target = REWARDS + DISCOUNTS * both(NEXT_STATES, own).min(axis=0)
     loss = jitted(awac.critic_loss)(networks, {"critics": CRITICS}, TWO_ROWS, KEY, AWACConfig())

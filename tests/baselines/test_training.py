@@ -168,6 +168,15 @@ def test_a_policy_with_a_std_has_the_networks() -> None:
     assert found[1] / 12 == pytest.approx(np.exp(log_std), rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["iql", "awac"])
+def test_one_std_for_all_states_begins_at_1(name: str) -> None:
+    trainer = small_trainer(name)
+    rows = np.linspace(-1, 1, 5, dtype=np.float32)[:, None]
+    mean, std = trainer.policy(trainer.initial(), 0).distribution(rows)
+    assert std / 12 == pytest.approx(np.ones((5, 1)), rel=1e-6)
+    assert np.ptp(mean) > 0
+
+
 def test_a_model_sees_states_and_actions_as_they_were_logged() -> None:
     # state 2 is 5 + 2 * 3 = 11 and action 0.5 is 1 + 0.5 * 4 = 3: the next state is 14, which is (14 - 5) / 3 = 3
     model = push_model(mean=5.0, std=3.0, centre=1.0, half=4.0)

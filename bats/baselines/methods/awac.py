@@ -1,7 +1,8 @@
 """AWAC, offline: https://arxiv.org/abs/2006.09359.
 
 critics     Q(s, a) -> r + gamma min Q'(s', a'),  a' from pi
-actor       clone logged actions, each weighted by min(exp((min Q(s, a) - min Q(s, b)) / lambda), 100),  b from pi
+actor       clone logged actions, each weighted by min(exp((min Q(s, a) - min Q(s, b)) / lambda), 100),  b from pi;
+            a Gaussian with one std for all states
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from jaxtyping import Array, Float
 from bats.baselines.config import AWACConfig
 from bats.baselines.core import Batch, Group, Method, Networks, Sizes
 from bats.baselines.networks import (
+    SharedStdPolicy,
     gaussian_log_prob,
     mean_and_log_std,
     new_critics,
-    relu_mlp,
+    new_shared_std_policy,
     squared_error,
     values,
 )
-from bats.networks.mlp import MLP
 
 
 def new_networks(sizes: Sizes, config: AWACConfig, key: Array) -> Networks:
     actor_key, critic_key = jax.random.split(key)
     return {
-        "actor": relu_mlp((sizes.states, *config.hidden, 2 * sizes.actions), actor_key),
+        "actor": new_shared_std_policy(sizes.states, config.hidden, sizes.actions, actor_key),
         "critics": new_critics(sizes.states, sizes.actions, config.critic_hidden, critic_key),
     }
 
 
-def sample_clipped(actor: MLP, states: Float[Array, "B D"], key: Array) -> Float[Array, "B A"]:
+def sample_clipped(actor: SharedStdPolicy, states: Float[Array, "B D"], key: Array) -> Float[Array, "B A"]:
     """Gaussian actions, clipped to the bounds."""
     mean, log_std = mean_and_log_std(actor, states)
     return jnp.clip(mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape), -1.0, 1.0)

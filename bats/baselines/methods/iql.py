@@ -2,7 +2,8 @@
 
 value       V(s) -> the tau-expectile of min Q'(s, a) over logged actions
 critics     Q(s, a) -> r + gamma V(s')
-actor       clone logged actions, each weighted by min(exp(beta (min Q'(s, a) - V(s))), 100)
+actor       clone logged actions, each weighted by min(exp(beta (min Q'(s, a) - V(s))), 100); a Gaussian around the
+            tanh of a network, with one std for all states
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from bats.baselines.config import IQLConfig
 from bats.baselines.core import Batch, Group, Method, Networks, Sizes
 from bats.baselines.networks import (
     PAIR,
+    SharedStdPolicy,
     gaussian_log_prob,
     mean_and_log_std,
     new_critics,
+    new_shared_std_policy,
     relu_mlp,
     squared_error,
     values,
@@ -29,15 +32,14 @@ from bats.networks.mlp import MLP
 def new_networks(sizes: Sizes, config: IQLConfig, key: Array) -> Networks:
     actor_key, critic_key, value_key = jax.random.split(key, 3)
     states, actions, hidden = sizes.states, sizes.actions, config.critic_hidden
+    actor: MLP | SharedStdPolicy
     if sizes.discrete:  # a critic has an output for each action
-        critics, outputs = relu_mlp((states, *hidden, actions), critic_key, members=PAIR), actions
+        critics = relu_mlp((states, *hidden, actions), critic_key, members=PAIR)
+        actor = relu_mlp((states, *config.hidden, actions), actor_key)
     else:
-        critics, outputs = new_critics(states, actions, hidden, critic_key), 2 * actions
-    return {
-        "actor": relu_mlp((states, *config.hidden, outputs), actor_key),
-        "critics": critics,
-        "value": relu_mlp((states, *hidden, 1), value_key),
-    }
+        critics = new_critics(states, actions, hidden, critic_key)
+        actor = new_shared_std_policy(states, config.hidden, actions, actor_key)
+    return {"actor": actor, "critics": critics, "value": relu_mlp((states, *hidden, 1), value_key)}
 
 
 def logged_values(critics: MLP, batch: Batch) -> Float[Array, "two B"]:
