@@ -45,6 +45,7 @@ PAPER: Config = changed(
         "half_length_every": None,
         "local_error": False,
         "neighbour_share": 0.0,
+        "dead_end_value": 0.0,
         "planner": "cross-entropy",
         "every_length": True,
         "candidates": {"branching": None, "lengths": "all", "impact": "value", "skip": 0},

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bats.bounds.certificate import load_certificate, save_certificate
-from bats.bounds.sandwich import possible_rewards
 from bats.config import BisimulationConfig, ModelConfig
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
@@ -35,7 +34,7 @@ from bats.graph.files import load_mdp, save_mdp, save_round
 from bats.graph.mdp import TabularMDP, add_stitches, from_dataset
 from bats.graph.relabel import final_graph, prune, stitch_errors
 from bats.graph.rollouts import roll_out, undiscounted_return
-from bats.graph.solve import boltzmann_policy, checked_policy, policy_iteration
+from bats.graph.solve import boltzmann_policy, checked_policy, policy_iteration, possible_rewards
 from bats.metric.bisimulation import learn_bisimulation, load_metric, save_metric
 from bats.metric.policy_steps import PolicySteps
 from bats.metric.scaled import ScaledMetric

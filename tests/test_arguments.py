@@ -49,7 +49,7 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "actor": (None, 3, "policy.safetensors", NOTHING),
     "gamma": (0, 1, -0.5, 2, NAN, math.inf, "0.9", None, True, (0.9,), np.array([0.9])),
     "penalty": (-1, NAN, math.inf, 10**400, "1", None, True, (1,)),
-    "dead_end_value": (NAN, math.inf, "x", None, [1.0, 2.0], 10**400, {}, (NAN,), np.zeros((2, 2)), NOTHING),
+    "dead_end_value": (NAN, math.inf, "x", [1.0, 2.0], 10**400, {}, (NAN,), np.zeros((2, 2)), NOTHING),
     "policy": (None, 3, "policy", [0], np.zeros(3), np.zeros((2, 2), int), {}, NOTHING),
     "value": (None, 3, [0.0], np.zeros(3), np.zeros((2, 2)), "x", {}),
     "model": ("model.safetensors", {}, 3, SMALL.model, NOTHING),

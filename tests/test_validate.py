@@ -178,8 +178,9 @@ def test_a_decision_that_collecting_reports_is_shown_by_validate(
 def test_the_logged_value_is_the_discounted_return_from_the_starts() -> None:
     # episodes (1, 2, 4) and (8): 1 + 2/2 + 4/4 = 3 and 8; from row 1: 2 + 4/2 = 4
     data = log([(0, 0, 1, 1), (1, 0, 2, 2), (2, 0, 4, 3), (9, 0, 8, 10)])
-    assert logged_value(data, gamma=0.5) == pytest.approx((3 + 8) / 2)
-    assert logged_value(data.with_starts([1, 3], weights=[3, 1]), gamma=0.5) == pytest.approx((3 * 4 + 8) / 4)
+    assert logged_value(data, gamma=0.5, dead_end_value=0.0) == pytest.approx((3 + 8) / 2)
+    weighted = data.with_starts([1, 3], weights=[3, 1])
+    assert logged_value(weighted, gamma=0.5, dead_end_value=0.0) == pytest.approx((3 * 4 + 8) / 4)
 
 
 def test_a_truncated_episode_continues_with_the_value_of_a_dead_end() -> None:

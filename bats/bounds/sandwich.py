@@ -32,7 +32,7 @@ from bats.arrays import EdgeValues, StateValues, TabularPolicy
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, NO_STITCH, TabularMDP
-from bats.graph.solve import checked_policy, policy_iteration
+from bats.graph.solve import checked_policy, policy_iteration, possible_rewards
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,23 +127,6 @@ def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> Gra
         start_weights=mdp.start_weights,
         without_stitches=_capped_value(mdp, smallest - error, uncertain, at_floor, logged),
     )
-
-
-def reward_limits(logged: Float[np.ndarray, "n"], given: tuple[float, float] | None) -> tuple[float, float]:
-    """The smallest and largest reward, as given or as logged; refuses limits that the log exceeds."""
-    low, high = float(logged.min()), float(logged.max())
-    if given is not None and not (np.isfinite(given).all() and given[0] <= low and high <= given[1]):
-        limits = f"{low:g} to {high:g}; got {given[0]:g} to {given[1]:g}"
-        raise SettingError(f"`reward_range` must include all logged rewards, {limits}.")
-    return (low, high) if given is None else given
-
-
-def possible_rewards(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> tuple[float, float]:
-    """The smallest and largest reward of a step: as given or as logged, and 0 where something terminates."""
-    low, high = reward_limits(mdp.reward[mdp.stitch_round == LOGGED], reward_range)
-    if np.any(mdp.discount == 0):
-        low, high = min(low, 0.0), max(high, 0.0)
-    return low, high
 
 
 def stitch_edges(mdp: TabularMDP, stitches: Int[np.ndarray, "U"]) -> Int[np.ndarray, "U K"]:

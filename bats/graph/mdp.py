@@ -10,8 +10,9 @@ The construction is fully determined:
 - Different actions between the same two states are different edges, and so are different outcomes of one action: the
   method assumes a deterministic world, and `bats-rl validate` says how far a log is from it.
 - A self-loop is an edge like any other.
-- A state without an edge is a dead end, whose value the caller of the solver decides. If the log terminates there, the
-  state is terminal instead and has value 0.
+- A state without an edge is a dead end: the log does not show what follows. It has the least value that is possible,
+  unless the caller of the solver decides otherwise. If the log terminates there, the state is terminal instead and has
+  value 0.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ Policy iteration is exact and near-linear here for two reasons. A deterministic 
 value has a closed form (`kernels.follow_edges`). And most states of a log have one edge only, so whole chains of states
 leave no choice: each is contracted to a single edge first, and only states with a choice are iterated over.
 
-The value of a dead end (a state without an edge that is not terminal) is the caller's to choose: 0, or an end of the
-reward range over 1 - gamma for a bound.
+A dead end is a state without an edge that is not terminal. By default it has the least value that can follow, the
+smallest reward for ever. Any other number would be a promise: if all rewards are negative and a dead end counted as 0,
+the best policy would go where the log stops.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from bats.config import checked
 from bats.data.dataset import Dataset
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE, choose_edges, follow_edges, improve_policy
-from bats.graph.mdp import TabularMDP
+from bats.graph.mdp import LOGGED, TabularMDP
 from bats.storage.json_records import shown
 
+DeadEnds = float | StateValues | None
+"""the value of dead ends, one for each state, or None: the least that can follow"""
 SWEEPS = 4
 """improvement sweeps after each evaluation: cheaper than an evaluation, and they halve the iterations"""
 ROUNDING = 1e-12
@@ -62,7 +65,7 @@ class _Ends:
         return self.gain + self.factor * at_end[self.end]
 
 
-def policy_iteration(mdp: TabularMDP, *, dead_end_value: float | StateValues = 0.0) -> Solution:
+def policy_iteration(mdp: TabularMDP, *, dead_end_value: DeadEnds = None) -> Solution:
     """The optimal value and policy, exact up to rounding.
 
     An iteration that gains no state more than g leaves the value within g / (1 - gamma) of the optimum, and iterations
@@ -98,7 +101,7 @@ def policy_iteration(mdp: TabularMDP, *, dead_end_value: float | StateValues = 0
     return Solution(mdp, chains.value(boundary), policy, iterations)
 
 
-def policy_value(mdp: TabularMDP, policy: TabularPolicy, *, dead_end_value: float | StateValues = 0.0) -> StateValues:
+def policy_value(mdp: TabularMDP, policy: TabularPolicy, *, dead_end_value: DeadEnds = None) -> StateValues:
     """The exact value of any fixed policy, in time linear in the states."""
     mdp = checked("mdp", TabularMDP, mdp)
     ends = _follow(checked_policy(mdp, policy), mdp.target, mdp.penalized_reward, mdp.discount)
@@ -113,7 +116,7 @@ def start_value(mdp: TabularMDP, value: StateValues) -> float:
     return float(mdp.start_weights @ value[mdp.starts])
 
 
-def logged_value(dataset: Dataset, *, gamma: float, dead_end_value: float = 0.0) -> float:
+def logged_value(dataset: Dataset, *, gamma: float, dead_end_value: float) -> float:
     """The discounted return of the logged behaviour from the start states, by their weights.
 
     After the last row of a truncated episode comes `dead_end_value`, as in the MDP.
@@ -126,8 +129,33 @@ def logged_value(dataset: Dataset, *, gamma: float, dead_end_value: float = 0.0)
     return float(dataset.start_weights @ returns[dataset.starts])
 
 
-def boundary_values(mdp: TabularMDP, dead_end_value: float | StateValues) -> StateValues:
-    """The values of states before any action: the given one at dead ends, 0 elsewhere."""
+def possible_rewards(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> tuple[float, float]:
+    """The smallest and largest reward of a step: as given or as logged, and 0 where something terminates."""
+    logged = mdp.reward[mdp.stitch_round == LOGGED]
+    low, high = reward_limits(logged if len(logged) else np.zeros(1), reward_range)
+    if np.any(mdp.discount == 0):
+        low, high = min(low, 0.0), max(high, 0.0)
+    return low, high
+
+
+def reward_limits(logged: Float[np.ndarray, "n"], given: tuple[float, float] | None) -> tuple[float, float]:
+    """The smallest and largest reward, as given or as logged; refuses limits that the log exceeds."""
+    low, high = float(logged.min()), float(logged.max())
+    if given is not None and not (np.isfinite(given).all() and given[0] <= low and high <= given[1]):
+        limits = f"{low:g} to {high:g}; got {given[0]:g} to {given[1]:g}"
+        raise SettingError(f"`reward_range` must include all logged rewards, {limits}.")
+    return (low, high) if given is None else given
+
+
+def least_value(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> float:
+    """The value of the smallest possible reward for ever: no state can be worth less."""
+    return possible_rewards(mdp, reward_range)[0] / (1 - mdp.gamma)
+
+
+def boundary_values(mdp: TabularMDP, dead_end_value: DeadEnds) -> StateValues:
+    """The values of states before any action: at dead ends the given one or the least possible, 0 elsewhere."""
+    if dead_end_value is None:
+        dead_end_value = least_value(mdp)
     try:
         given = np.broadcast_to(np.asarray(dead_end_value, dtype=np.float64), mdp.state_count)
     except (TypeError, ValueError, OverflowError):

@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
-from bats.arrays import StateValues, TabularPolicy
+from bats.arrays import TabularPolicy
 from bats.errors import DataError, SettingError, check_rules
 from bats.graph.kernels import NO_EDGE, mark_reached
 from bats.graph.mdp import TabularMDP
-from bats.graph.solve import boundary_values, checked_policy
+from bats.graph.solve import DeadEnds, boundary_values, checked_policy
 
 Part = Literal["fit", "calibrate", "test"]
 
@@ -53,7 +53,7 @@ class PolicySteps:
         policy: TabularPolicy,
         *,
         from_states: Int[np.ndarray, "m"] | None = None,
-        dead_end_value: float | StateValues = 0.0,
+        dead_end_value: DeadEnds = None,
     ) -> PolicySteps:
         """The step from every state, or only from those that the policy reaches from the given ones, in order.
 

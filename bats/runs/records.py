@@ -111,7 +111,8 @@ class Summary:
     penalty_steps: float | None
     """the same in steps, where it was given in steps"""
     tolerance: float | None
-    dead_end_value: float
+    dead_end_value: float | None
+    """None: the least that can follow"""
     logged_value: float
     """discounted return of the logged behaviour from the starts"""
     logged_dead_end_weight: float

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.arrays import take
-from bats.bounds.sandwich import ErrorBounds, GraphBounds, ValueBounds, possible_rewards, sandwich, stitch_edges
+from bats.bounds.sandwich import ErrorBounds, GraphBounds, ValueBounds, sandwich, stitch_edges
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import NO_STITCH, Stitches, TabularMDP, add_stitches
 from bats.graph.relabel import prune
-from bats.graph.solve import edge_values, first_edges, policy_iteration, policy_value
+from bats.graph.solve import edge_values, first_edges, policy_iteration, policy_value, possible_rewards
 from tests.bounds.stitched_worlds import Stitched, World, random_log, random_stitches, random_world, truly_bounded
 from tests.mdps import mdp_from_edges
 

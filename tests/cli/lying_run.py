@@ -90,7 +90,7 @@ def make_lying_run(folder: Path) -> None:
                 penalty_steps=0.0,
                 tolerance=None,
                 dead_end_value=0.0,
-                logged_value=logged_value(log, gamma=GAMMA),
+                logged_value=logged_value(log, gamma=GAMMA, dead_end_value=0.0),
                 logged_dead_end_weight=0.0,
                 log_value=value,
                 value=value,

@@ -79,7 +79,7 @@ def test_the_discounted_return_of_a_rollout_is_the_value_of_the_policy(mdp: Tabu
     assert np.all((rolled_out.edge != NO_EDGE) == (np.arange(made) < rolled_out.length[:, None]))
     rewards = np.append(mdp.reward, 0.0)[rolled_out.edge]
     remainder = mdp.gamma**steps * np.abs(mdp.reward).max() / (1 - mdp.gamma)
-    difference = np.abs(rewards @ mdp.gamma ** np.arange(made) - policy_value(mdp, policy))
+    difference = np.abs(rewards @ mdp.gamma ** np.arange(made) - policy_value(mdp, policy, dead_end_value=0.0))
     assert difference.max() <= remainder + 1e-9 * max(1.0, np.abs(mdp.reward).max())
     assert undiscounted_return(mdp, rolled_out) == pytest.approx(rewards.sum(axis=1), abs=1e-9)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from bats.graph.solve import (
     boundary_values,
     edge_values,
     first_edges,
+    least_value,
     logged_value,
     policy_iteration,
     policy_value,
@@ -136,6 +139,48 @@ def test_a_dead_end_has_the_value_that_is_given_and_a_terminal_state_has_0() -> 
     one_for_each = np.array([9.0, 50.0, 9.0, 9.0])
     assert policy_iteration(mdp, dead_end_value=one_for_each).value == pytest.approx([46.0, 50.0, 1.0, 0.0])
     assert boundary_values(mdp, 5.0).tolist() == [0.0, 5.0, 0.0, 0.0]
+
+
+def test_a_dead_end_has_the_smallest_reward_for_ever_unless_a_value_is_given() -> None:
+    # -1 / (1 - 0.9) = -10 after a reward of -2 or -1; the better way is not the one that stops first
+    negative = mdp_from_edges(4, [(0, 1, -1.0), (0, 2, -0.5), (2, 3, -0.5)], gamma=0.9)
+    assert policy_iteration(negative).value == pytest.approx([-0.5 + 0.9 * (-0.5 - 9), -10.0, -0.5 - 9, -10.0])
+    # all rewards are 1, and nothing terminates: 1 / (1 - 0.9)
+    assert policy_iteration(mdp_from_edges(2, [(0, 1, 1.0)], gamma=0.9)).value == pytest.approx([10.0, 10.0])
+    # where something terminates, what follows may be nothing
+    ends = mdp_from_edges(4, [(0, 1, 1.0), (2, 3, 1.0)], ends=(1,), gamma=0.9)
+    assert policy_iteration(ends).value == pytest.approx([1.0, 0.0, 1.0, 0.0])
+    assert least_value(ends, (-2.0, 1.0)) == pytest.approx(-20.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(random_mdps(), st.sampled_from([-100.0, -0.3, 7.0]))
+def test_a_constant_that_is_added_to_all_rewards_changes_no_choice(mdp: TabularMDP, constant: float) -> None:
+    """Where episodes never terminate: all values grow by what the constant is worth for ever."""
+    endless = replace(mdp, discount=np.full(mdp.edge_count, mdp.gamma))
+    shifted = replace(endless, reward=endless.reward + constant)
+    one, other = policy_iteration(endless), policy_iteration(shifted)
+    worth = constant / (1 - mdp.gamma)
+    scale = max(1.0, abs(worth), float(np.abs(one.value).max()))
+    assert np.abs(other.value - one.value - worth).max() <= 1e-9 * scale
+    # each policy is as good as the other, in either MDP: they differ in ties at most
+    assert np.abs(policy_value(endless, other.policy) - one.value).max() <= 1e-9 * scale
+
+
+@settings(max_examples=50, deadline=None)
+@given(random_mdps(), SEEDS)
+def test_a_log_that_is_cut_promises_no_more(mdp: TabularMDP, seed: int) -> None:
+    """Some edges lead to a state after which nothing is known, instead of going on."""
+    cut = np.random.default_rng(seed).random(mdp.edge_count) < 0.3
+    shorter = replace(
+        mdp,
+        states=np.append(mdp.states, [[-1.0]], axis=0),
+        real_count=mdp.real_count + 1,
+        first_edge=np.append(mdp.first_edge, mdp.first_edge[-1]),
+        target=np.where(cut & (mdp.discount > 0), mdp.state_count, mdp.target).astype(mdp.target.dtype),
+    )
+    before, after = policy_iteration(mdp).value, policy_iteration(shorter).value[:-1]
+    assert np.all(after <= before + 1e-9 * np.maximum(1.0, np.abs(before)))
 
 
 def test_value_iteration_stays_within_its_tolerance_or_fails() -> None:
