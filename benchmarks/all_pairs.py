@@ -29,11 +29,12 @@ from bats.stitching.history import History
 from bats.stitching.loop import stitch
 from benchmarks.common import print_figures, script_parser
 
+MAX_LENGTH = 4
 STITCH = StitchConfig(
     rounds=150,
     samples=2000,
     attempts=500,
-    max_length=4,
+    max_length=MAX_LENGTH,
     tolerance=0.2,
     local_error=False,
     candidates=CandidateConfig(branching=3, lengths="all"),
@@ -117,7 +118,7 @@ def stitch_all_pairs(mdp: TabularMDP, context: PlanningContext) -> tuple[Tabular
     states, rng = mdp.real_count, np.random.default_rng(0)
     all_pairs = np.arange(states * states)
     complete, plans = mdp, 0
-    for length in range(1, STITCH.max_length + 1):
+    for length in range(1, MAX_LENGTH + 1):
         for first in range(0, len(all_pairs), BLOCK):
             pairs = all_pairs[first : first + BLOCK]
             for _ in range(1 + REPEATS):
@@ -137,7 +138,7 @@ def _random_candidates(
         source=source,
         target=target,
         length=np.full(count, length),
-        edge=rng.integers(0, edges, (count, STITCH.max_length)),
+        edge=rng.integers(0, edges, (count, MAX_LENGTH)),
         gain=np.ones(count),
         distance=np.zeros(count),
     )

@@ -80,7 +80,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "value of the log at the starts": f"{result.logged_value:.6g} (discount {mdp.gamma:g})",
         "optimal value without stitches": f"{result.log_value:.6g}",
         "optimal value with stitches": f"{result.value:.6g}",
-        "rounds": f"{len(records)}",
+        "rounds": f"{len(records)}{_why_early(result)}",
         "stitches tried": f"{sum(record.tried for record in records):,}",
         "accepted": f"{sum(record.accepted for record in records):,}",
         "rejected": f"{sum(refused.values()):,}" + (f": {outcomes}" if outcomes else ""),
@@ -103,6 +103,16 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         (f"bats-rl solve {run} --help", "solve the same graph with other settings, in seconds"),
     ):
         print_line(f"  {call}  # {purpose}", out)
+
+
+def _why_early(result: Result) -> str:
+    """Why there were fewer rounds than the settings allow."""
+    records, settings = result.records, result.config.stitch
+    if len(records) == settings.rounds + settings.recovery_rounds:
+        return ""
+    if records and not any(record.accepted for record in records):
+        return " (no more, because no plan was accepted)"
+    return " (no more, because there were no further candidates)"
 
 
 def _option_facts(options: tuple[Option, ...]) -> dict[str, str]:

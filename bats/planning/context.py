@@ -18,6 +18,9 @@ from bats.model.ensemble import Dynamics
 from bats.model.fit import Model
 from bats.model.held_out import HeldOut, LocalErrors
 
+LONGEST = 25
+"""most actions of a plan, however reliable the model is"""
+
 # compiled programs take the metric as an argument; as a constant, every new metric would compile them again
 jax.tree_util.register_dataclass(ScaledMetric, ["weight"], [])
 
@@ -73,6 +76,13 @@ class PlanningContext:
             return np.zeros(len(source))
         acted_in = np.concatenate([source[:, None], states], axis=1)
         return self.local_errors.along(np.asarray(self.metric.embed(acted_in)), length)[..., 0].sum(axis=1)
+
+    def reliable_length(self, tolerance: float) -> int:
+        """The most actions whose model errors, by their mean on held-out rows, add up to at most the tolerance."""
+        if self.local_errors is None or len(self.local_errors.errors) == 0:
+            return LONGEST
+        error = float(self.local_errors.errors[:, 0].mean())
+        return LONGEST if error * LONGEST <= tolerance else max(1, int(tolerance / error))
 
     @property
     def dynamics(self) -> Dynamics:

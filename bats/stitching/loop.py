@@ -41,21 +41,24 @@ class Round:
 def stitch(
     mdp: TabularMDP, context: PlanningContext, config: StitchConfig, *, seed: int, history: History, rounds: range
 ) -> Iterator[Round]:
-    """Adds stitches to the MDP round by round, and ends early when a round finds no candidate.
+    """Adds stitches to the MDP round by round. Ends early when a round finds no candidate or no plan ever succeeds.
 
     `rounds` are the numbers of the rounds to make, from 1. The last `config.recovery_rounds` lead back to the policy's
     rollouts from states beside them. To continue, give the MDP that the saved rounds have grown and their history.
     """
     # only logged states are sources or targets, so the index stays as it is
     index = NeighbourIndex(np.asarray(context.metric.embed(mdp.states[: mdp.real_count])), config.neighbours)
+    longest = config.max_length or context.reliable_length(config.tolerance)
     # always from scratch: after a warm start, ties could be broken in another way than in a run that continues
     solution = policy_iteration(mdp, dead_end_value=config.dead_end_value)
     for number in rounds:
+        if history.is_hopeless:
+            return
         rng = generator(seed, Stream.STITCHING_ROUND, number)
 
         # sample states where the policy goes, or beside, and find the most promising candidates from there
         propose = search_along_policy if number <= config.rounds else search_for_recovery
-        for max_length in lengths_to_search(config, number, mdp.action_count):
+        for max_length in lengths_to_search(longest, config.half_length_every, number, mdp.action_count):
             proposal = propose(Search(solution, context.metric, index, history, config, max_length), rng)
             if len(proposal.candidates):
                 break

@@ -40,14 +40,15 @@ class Proposal:
     """the most promising ones"""
 
 
-def lengths_to_search(config: StitchConfig, number: int, action_count: int | None) -> tuple[int, ...]:
+def lengths_to_search(
+    longest: int, half_length_every: int | None, number: int, action_count: int | None
+) -> tuple[int, ...]:
     """The maximum lengths that a round searches with in turn, until one gives candidates."""
-    longest = config.max_length
     if action_count is not None and longest > 1:
         # every sequence of discrete actions is searched, so stitches are only as long as that is affordable
         affordable = [length for length in range(2, longest + 1) if max(action_count, 2) ** length <= MAX_SEQUENCES]
         longest = max(affordable, default=1)
-    halved = config.half_length_every is not None and number % config.half_length_every == 0 and longest > 1
+    halved = half_length_every is not None and number % half_length_every == 0 and longest > 1
     return (longest // 2, longest) if halved else (longest,)
 
 

@@ -69,6 +69,18 @@ def stitches_on_the_rollout(mdp: TabularMDP) -> list[tuple[list[float], list[flo
     return [tuple(pair) for pair in ends.astype(np.float64).round(2).tolist()]  # type: ignore[misc]
 
 
+def test_stitching_ends_when_no_plan_ever_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_at_a_time = replace(ONE_ACTION, attempts=1)
+    accepted = [one.record.accepted for one in rounds_of(crossing(), one_at_a_time)]
+    assert accepted[:2] == [0, 1]
+    assert len(accepted) == ONE_ACTION.rounds
+    monkeypatch.setattr("bats.stitching.history.HOPELESS", 1)
+    assert [one.record.accepted for one in rounds_of(crossing(), one_at_a_time)] == [0]
+    # a single success is enough to go on
+    monkeypatch.setattr("bats.stitching.history.HOPELESS", 2)
+    assert [one.record.accepted for one in rounds_of(crossing(), one_at_a_time)] == accepted
+
+
 def test_the_one_best_stitch_is_found(one_action_rounds: list[Round]) -> None:
     # an action moves 0.06, as far as the log moved: only from (0.24, 0) is the upward episode met without losing a step
     assert one_action_rounds[0].record.value_before == 0.0

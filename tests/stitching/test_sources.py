@@ -46,15 +46,14 @@ def test_rollouts_that_stop_on_a_stitch_continue_to_its_end() -> None:
 
 
 def test_every_few_rounds_stitches_are_half_as_long_if_that_gives_candidates() -> None:
-    config = StitchConfig(max_length=25, half_length_every=4)
-    assert [lengths_to_search(config, number, None) for number in (1, 3, 4, 8)] == [(25,), (25,), (12, 25), (12, 25)]
-    assert lengths_to_search(replace(config, half_length_every=None), 4, None) == (25,)
-    assert lengths_to_search(replace(config, max_length=1), 4, None) == (1,)
+    assert [lengths_to_search(25, 4, number, None) for number in (1, 3, 4, 8)] == [(25,), (25,), (12, 25), (12, 25)]
+    assert lengths_to_search(25, None, 4, None) == (25,)
+    assert lengths_to_search(1, 4, 4, None) == (1,)
 
 
 @pytest.mark.parametrize("action_count", [2, 4, 5, 32, 2000])
 def test_stitches_of_discrete_actions_are_as_long_as_all_sequences_can_be_searched(action_count: int) -> None:
-    (longest,) = lengths_to_search(StitchConfig(max_length=25, half_length_every=None), 1, action_count)
+    (longest,) = lengths_to_search(25, None, 1, action_count)
     assert longest == 1 or action_count**longest <= MAX_SEQUENCES
     assert action_count ** (longest + 1) > MAX_SEQUENCES
 
