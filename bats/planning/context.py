@@ -20,6 +20,8 @@ from bats.model.held_out import HeldOut, LocalErrors
 
 LONGEST = 25
 """most actions of a plan, however reliable the model is"""
+ORDINARY = 0.75
+"""share of the held-out rows that count as ordinary: a few contacts may be predicted badly, and plans avoid them"""
 
 # compiled programs take the metric as an argument; as a constant, every new metric would compile them again
 jax.tree_util.register_dataclass(ScaledMetric, ["weight"], [])
@@ -78,10 +80,10 @@ class PlanningContext:
         return self.local_errors.along(np.asarray(self.metric.embed(acted_in)), length)[..., 0].sum(axis=1)
 
     def reliable_length(self, tolerance: float) -> int:
-        """The most actions whose model errors, by their mean on held-out rows, add up to at most the tolerance."""
+        """The most actions whose model errors add up to at most the tolerance, by the error of ordinary held-out rows."""
         if self.local_errors is None or len(self.local_errors.errors) == 0:
             return LONGEST
-        error = float(self.local_errors.errors[:, 0].mean())
+        error = float(np.quantile(self.local_errors.errors[:, 0], ORDINARY))
         return LONGEST if error * LONGEST <= tolerance else max(1, int(tolerance / error))
 
     @property
