@@ -80,10 +80,10 @@ class PlanningContext:
         return self.local_errors.along(np.asarray(self.metric.embed(acted_in)), length)[..., 0].sum(axis=1)
 
     def reliable_length(self, tolerance: float) -> int:
-        """The most actions whose model errors add up to at most the tolerance, by the error of ordinary held-out rows."""
+        """The most actions whose model errors, as on ordinary held-out rows, add up to at most the tolerance."""
         if self.local_errors is None or len(self.local_errors.errors) == 0:
             return LONGEST
-        error = float(np.quantile(self.local_errors.errors[:, 0], ORDINARY))
+        error = float(np.quantile(self.local_errors.errors[:, 0], ORDINARY, method="higher"))
         return LONGEST if error * LONGEST <= tolerance else max(1, int(tolerance / error))
 
     @property
