@@ -85,6 +85,20 @@ def test_boundaries_are_found_however_short_the_episodes_are() -> None:
     assert "49 jumps (more than 3 times as long as the longest ordinary steps)" in text(none_flagged)
 
 
+def test_where_the_last_row_is_flagged_too_flags_are_complete_and_a_long_step_ends_nothing() -> None:
+    """Two episodes of 500 rows, each with a collision: a single step as long as a reset."""
+    states = [1000.0 * (row >= 250) + row for row in range(500)] * 2
+    flags = [row % 500 == 499 for row in range(1000)]
+    assert make(states, timeouts=flags).episode_count == 2
+    by_id = {"episode_ends": flags}
+    assert make(states, **by_id).episode_count == 2
+    # a log that was cut off may lack other flags as well
+    cut = make(states[:-1], timeouts=flags[:-1])
+    assert cut.episode_count == 4
+    assert "Use `--timeouts trust` to end episodes only where a flag is." in text(cut)
+    assert make(states[:-1], timeouts=flags[:-1], timeout_rule="trust").episode_count == 2
+
+
 def test_a_switch_that_seldom_turns_is_no_boundary() -> None:
     rows = 20_000
     walk = np.random.default_rng(0).normal(size=(rows, 3)).cumsum(axis=0)

@@ -64,6 +64,13 @@ class EndFlags:
     def certain(self) -> RowFlags:
         return self.terminations if self.ends is None else self.terminations | self.ends
 
+    @property
+    def complete(self) -> bool:
+        """Whether no further end needs to be looked for: there are episode ids, or timeouts up to the last row."""
+        if self.ends is not None:
+            return True
+        return self.timeouts is not None and bool(self.timeouts.any() and (self.terminations | self.timeouts)[-1])
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -116,9 +123,12 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         # steps across flagged rows may be resets and must not widen what counts as ordinary
         flagged = is_end if timeouts is None else is_end | timeouts
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
+        if flags.complete:  # a long step is then a collision or a fault
+            jumps[:] = False
         count = int(np.count_nonzero(jumps))
         jump = f"(more than {JUMP_FACTOR:g} times as long as the longest ordinary steps)"
-        text = f"{plural(count, 'jump')} {jump} that no flag marks as an episode end: episodes were ended there."
+        text = f"{plural(count, 'jump')} {jump} that no flag marks as an episode end: episodes were ended there. "
+        text += "Use `--timeouts trust` to end episodes only where a flag is."
         if not count:
             text = f"No jumps {jump} were found, so only the marked episode ends are used."
         if timeouts is None and flags.ends is None:
