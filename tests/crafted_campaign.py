@@ -34,7 +34,7 @@ from bats.graph.files import load_mdp, save_mdp, save_round
 from bats.graph.mdp import TabularMDP, add_stitches, from_dataset
 from bats.graph.relabel import final_graph, prune, stitch_errors
 from bats.graph.rollouts import roll_out, undiscounted_return
-from bats.graph.solve import boltzmann_policy, checked_policy, policy_iteration, possible_rewards
+from bats.graph.solve import boltzmann_policy, checked_policy, policy_iteration, possible_values
 from bats.metric.bisimulation import learn_bisimulation, load_metric, save_metric
 from bats.metric.policy_steps import PolicySteps
 from bats.metric.scaled import ScaledMetric
@@ -139,7 +139,7 @@ def use_mdp(folder: Path) -> None:
 
 def check_mdp(mdp: TabularMDP) -> None:
     solution = policy_iteration(mdp)
-    finite(solution.value, solution.start_value, possible_rewards(mdp))
+    finite(solution.value, solution.start_value, possible_values(mdp))
     checked_policy(mdp, solution.policy)
     finite(undiscounted_return(mdp, roll_out(mdp, solution.policy, mdp.starts, 20)))
     finite(boltzmann_policy(mdp, solution.value, temperature=1.0))

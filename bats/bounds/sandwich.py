@@ -9,8 +9,9 @@ So M- is the graph with gamma e_j subtracted from the reward of every stitch's l
 added. Logged edges are exact. Two more things may be wrong:
 
     rewards        a stitched edge has its smallest possible reward in M- and its largest in M+
-    dead ends      a state whose future the log does not show may have any value that rewards allow: r_min / (1 - gamma)
-                   in M- and r_max / (1 - gamma) in M+. Where the log terminates, 0 is a possible reward too
+    dead ends      a state whose future the log does not show may have any value that rewards allow: the smallest one
+                   in M- and the largest one in M+. Rewards of steps that continue may be had for ever, r / (1 - gamma),
+                   and rewards of steps that terminate once
 
 **Why it holds.** Let D = V - V-. On a logged edge D(s) >= gamma D(s'), on a stitch D(b) >= gamma^k D(c), and at a dead
 end D >= 0. So the smallest D is at least gamma times itself, or 0: it is not negative. M+ likewise.
@@ -32,7 +33,7 @@ from bats.arrays import EdgeValues, StateValues, TabularPolicy
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, NO_STITCH, TabularMDP
-from bats.graph.solve import checked_policy, policy_iteration, possible_rewards
+from bats.graph.solve import checked_policy, policy_iteration, possible_rewards, possible_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +108,9 @@ def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> Gra
         raise SettingError(f"One error is needed for each of {mdp.stitch_count} stitches; got {max(counts)} errors.")
     if not np.all(errors.end_value >= 0):
         raise SettingError("`end_value` must not be negative.")
-    low, high = possible_rewards(mdp, errors.reward_range)
-    floor, ceiling = low / (1 - mdp.gamma), high / (1 - mdp.gamma)
+    floor, ceiling = possible_values(mdp, errors.reward_range)
+    continuing, terminating = possible_rewards(mdp, errors.reward_range)
+    low, high = np.where(mdp.discount[:, None] > 0, continuing, terminating or continuing).T
     smallest, largest = (np.clip(reward, low, high) for reward in _edge_rewards(mdp, errors.rewards))
     error = np.zeros(mdp.edge_count)
     kept = mdp.last_edge >= 0

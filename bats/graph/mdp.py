@@ -10,7 +10,7 @@ The construction is fully determined:
 - Different actions between the same two states are different edges, and so are different outcomes of one action: the
   method assumes a deterministic world, and `bats-rl validate` says how far a log is from it.
 - A self-loop is an edge like any other.
-- A state without an edge is a dead end: the log does not show what follows. It has the least value that is possible,
+- A state without an edge is a dead end: the log does not show what follows. It has the smallest possible value,
   unless the caller of the solver decides otherwise. If the log terminates there, the state is terminal instead and has
   value 0.
 """

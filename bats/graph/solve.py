@@ -8,8 +8,8 @@ Policy iteration is exact and near-linear here for two reasons. A deterministic 
 value has a closed form (`kernels.follow_edges`). And most states of a log have one edge only, so whole chains of states
 leave no choice: each is contracted to a single edge first, and only states with a choice are iterated over.
 
-A dead end is a state without an edge that is not terminal. By default it has the least value that can follow, the
-smallest reward for ever. Any other number would be a promise: if all rewards are negative and a dead end counted as 0,
+A dead end is a state without an edge that is not terminal. By default it has the smallest value that is possible. Any
+other number would be a promise: if all rewards are negative and a dead end counted as 0,
 the best policy would go where the log stops.
 """
 
@@ -29,7 +29,9 @@ from bats.graph.mdp import LOGGED, TabularMDP
 from bats.storage.json_records import shown
 
 DeadEnds = float | StateValues | None
-"""the value of dead ends, one for each state, or None: the least that can follow"""
+"""the value of dead ends, one for each state, or None: the smallest possible"""
+RewardRange = tuple[float, float]
+"""smallest and largest reward"""
 SWEEPS = 4
 """improvement sweeps after each evaluation: cheaper than an evaluation, and they halve the iterations"""
 ROUNDING = 1e-12
@@ -129,16 +131,7 @@ def logged_value(dataset: Dataset, *, gamma: float, dead_end_value: float) -> fl
     return float(dataset.start_weights @ returns[dataset.starts])
 
 
-def possible_rewards(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> tuple[float, float]:
-    """The smallest and largest reward of a step: as given or as logged, and 0 where something terminates."""
-    logged = mdp.reward[mdp.stitch_round == LOGGED]
-    low, high = reward_limits(logged if len(logged) else np.zeros(1), reward_range)
-    if np.any(mdp.discount == 0):
-        low, high = min(low, 0.0), max(high, 0.0)
-    return low, high
-
-
-def reward_limits(logged: Float[np.ndarray, "n"], given: tuple[float, float] | None) -> tuple[float, float]:
+def reward_limits(logged: Float[np.ndarray, "n"], given: RewardRange | None) -> RewardRange:
     """The smallest and largest reward, as given or as logged; refuses limits that the log exceeds."""
     low, high = float(logged.min()), float(logged.max())
     if given is not None and not (np.isfinite(given).all() and given[0] <= low and high <= given[1]):
@@ -147,15 +140,31 @@ def reward_limits(logged: Float[np.ndarray, "n"], given: tuple[float, float] | N
     return (low, high) if given is None else given
 
 
-def least_value(mdp: TabularMDP, reward_range: tuple[float, float] | None = None) -> float:
-    """The value of the smallest possible reward for ever: no state can be worth less."""
-    return possible_rewards(mdp, reward_range)[0] / (1 - mdp.gamma)
+def possible_rewards(mdp: TabularMDP, given: RewardRange | None = None) -> tuple[RewardRange, RewardRange | None]:
+    """The range of rewards of a step that continues, and of one that terminates; None where nothing does."""
+    logged = mdp.stitch_round == LOGGED
+    kinds = [mdp.reward[logged & (mdp.discount > 0)], mdp.reward[logged & (mdp.discount == 0)]]
+    continuing, terminating = (reward_limits(rewards, given) if len(rewards) else None for rewards in kinds)
+    # a log in which every step terminates says nothing else about the steps that do not
+    return continuing or terminating or given or (0.0, 0.0), terminating
+
+
+def possible_values(mdp: TabularMDP, given: RewardRange | None = None) -> tuple[float, float]:
+    """The smallest and largest value of any state.
+
+    A reward of a step that continues may be had for ever, one of a step that terminates only once, and after that 0.
+    """
+    continuing, terminating = possible_rewards(mdp, given)
+    floor, ceiling = (reward / (1 - mdp.gamma) for reward in continuing)
+    if terminating is None:
+        return floor, ceiling
+    return min(floor, terminating[0], 0.0), max(ceiling, terminating[1], 0.0)
 
 
 def boundary_values(mdp: TabularMDP, dead_end_value: DeadEnds) -> StateValues:
     """The values of states before any action: at dead ends the given one or the least possible, 0 elsewhere."""
     if dead_end_value is None:
-        dead_end_value = least_value(mdp)
+        dead_end_value, _ = possible_values(mdp)
     try:
         given = np.broadcast_to(np.asarray(dead_end_value, dtype=np.float64), mdp.state_count)
     except (TypeError, ValueError, OverflowError):

@@ -112,7 +112,7 @@ class Summary:
     """the same in steps, where it was given in steps"""
     tolerance: float | None
     dead_end_value: float | None
-    """None: the least that can follow"""
+    """None: the smallest possible one"""
     logged_value: float
     """discounted return of the logged behaviour from the starts"""
     logged_dead_end_weight: float

@@ -15,7 +15,7 @@ from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import NO_STITCH, Stitches, TabularMDP, add_stitches
 from bats.graph.relabel import prune
-from bats.graph.solve import edge_values, first_edges, policy_iteration, policy_value, possible_rewards
+from bats.graph.solve import edge_values, first_edges, policy_iteration, policy_value, possible_rewards, possible_values
 from tests.bounds.stitched_worlds import Stitched, World, random_log, random_stitches, random_world, truly_bounded
 from tests.mdps import mdp_from_edges
 
@@ -127,7 +127,8 @@ def test_bounds_are_the_fixed_points_of_their_definition(rewards: str, terminate
     policy = some_policy(mdp, kind, seed)
     errors = ErrorBounds(rng.exponential(size=mdp.stitch_count), graph.reward_range)
     bounds = sandwich(mdp, errors, policy)
-    min_reward, max_reward = possible_rewards(mdp)
+    continuing, terminating = possible_rewards(mdp)
+    min_reward, max_reward = np.where(mdp.discount[:, None] > 0, continuing, terminating or continuing).T
     low, high = mdp.reward.copy(), mdp.reward.copy()
     for edge in np.flatnonzero(mdp.stitch != NO_STITCH):
         stitch = mdp.stitch[edge]
@@ -251,13 +252,19 @@ def test_what_follows_a_dead_end_may_be_the_worst_or_the_best() -> None:
     assert (given_range.floor, given_range.ceiling) == pytest.approx((-20.0, 30.0))
 
 
-def test_where_a_task_may_terminate_0_is_a_possible_reward() -> None:
+def test_where_a_task_may_terminate_0_is_a_possible_value_and_the_reward_of_a_termination_is_paid_once() -> None:
     """A dead end behind which the task may terminate at once has no guaranteed value of r_min / (1 - gamma) = 10."""
     mdp = mdp_from_edges(4, [(0, 1, 1.0), (2, 3, 2.0)], gamma=0.9, ends=(1,))
     bounds = sandwich(mdp, ErrorBounds(np.zeros(0)), first_edges(mdp))
-    assert possible_rewards(mdp) == (0.0, 2.0)
+    assert possible_rewards(mdp) == ((1.0, 1.0), (2.0, 2.0))
     assert bounds.lower == pytest.approx([1.0, 0.0, 2.0, 0.0])
-    assert bounds.upper == pytest.approx([1 + 0.9 * 20, 20.0, 2.0, 0.0])
+    assert bounds.upper == pytest.approx([1 + 0.9 * 10, 10.0, 2.0, 0.0])  # and not 2 / (1 - 0.9) = 20
+    # a reward of 50 with the end, once, is more than 1 for ever; one of -3 is less than nothing
+    for reward, floor, ceiling in ((50.0, 0.0, 50.0), (-3.0, -3.0, 10.0)):
+        mdp = mdp_from_edges(4, [(0, 1, 1.0), (2, 3, reward)], gamma=0.9, ends=(1,))
+        assert possible_values(mdp) == pytest.approx((floor, ceiling))
+    # a given range is one of all steps
+    assert possible_values(mdp, (-4.0, 2.0)) == pytest.approx((-40.0, 20.0))
 
 
 def test_a_state_where_one_episode_terminates_and_another_is_truncated_is_not_known_to_be_terminal() -> None:
