@@ -33,7 +33,7 @@ from bats.policy.support import Support
 from bats.runs.manifest import NAME as LIST_OF_FILES
 from bats.runs.manifest import Manifest, check_manifest, file_checksum, files_of, write_manifest
 from bats.runs.records import Header, LogCard, Timing
-from bats.storage.atomic import is_temporary, output_errors
+from bats.storage.atomic import output_errors, refuse_other_files, remove_temporary
 from bats.storage.json_records import flatten, read_json, read_lines, read_record, to_plain, write_lines, write_record
 from bats.storage.lock import locked
 
@@ -141,9 +141,7 @@ class BaselineFolder:
         with locked(self.path / "lock"):
             self._check(header, config)
             with output_errors(self.path, "cleaned up"):
-                for path in self.path.rglob(".*"):
-                    if is_temporary(path.name):
-                        path.unlink()
+                remove_temporary(self.path)
             if not self._header.exists():
                 write_record(self._settings, config)
                 write_record(self._log_card, LogCard.of(dataset))
@@ -152,11 +150,7 @@ class BaselineFolder:
 
     def _check(self, header: BaselineHeader, config: Baseline) -> None:
         if not self._header.exists():
-            with output_errors(self.path, "read"):
-                names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
-            known = ("lock", self._settings.name, self._log_card.name)
-            if any(name not in known and not is_temporary(name) for name in names):
-                raise OutputError(f"{self.path} is not empty and is not the folder of a run; choose another folder.")
+            refuse_other_files(self.path, ("lock", self._settings.name, self._log_card.name))
             return
         own = self.header()
         found = [f"it is a run of {own.method}, not of {header.method}"] if own.method != header.method else []

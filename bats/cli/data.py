@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from importlib import import_module
@@ -96,6 +97,21 @@ def read_reward(arguments: Namespace) -> RewardFunction | None:
     if arguments.goal is not None:
         return goal_reward(np.array(arguments.goal), arguments.radius)
     return None if arguments.reward is None else load_reward(arguments.reward)
+
+
+def read_training_log(arguments: Namespace, reward: RewardFunction | None, terminal: Terminal) -> Dataset:
+    """The log to train on, with another reward if one is given. Shows what was decided in reading it."""
+    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
+        dataset = read_log(arguments.log, arguments, progress)
+        if reward is not None:
+            dataset = dataset.with_rewards(reward(dataset.observations, dataset.actions, dataset.next_observations))
+    print_notes(dataset, terminal.out)  # before the work, which a problem of the log may make useless
+    return dataset
+
+
+def name_of_log(log: str) -> str:
+    """The name of a log's file as a part of a folder's name."""
+    return re.sub(r"[^\w.-]+", "-", Path(log).stem)
 
 
 def add_validate(parser: ArgumentParser) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from pathlib import Path
@@ -11,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from bats.bounds.certificate import Certificate, Option
-from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_reward
+from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, name_of_log, read_reward, read_training_log
 from bats.cli.options import add_options
-from bats.cli.output import Terminal, print_facts, print_line, print_notes, shell_word, shown_progress
+from bats.cli.output import Terminal, print_facts, print_line, shell_word, shown_progress
 from bats.cli.settings import add_settings, read_settings
 from bats.graph.rollouts import roll_out, stitched_share
 from bats.policy.policy import Policy
@@ -39,8 +38,7 @@ def add_fit(parser: ArgumentParser) -> None:
 
 def run_fit(arguments: Namespace, terminal: Terminal) -> None:
     config, reward = read_settings(arguments), read_reward(arguments)
-    name = re.sub(r"[^\w.-]+", "-", Path(arguments.log).stem)
-    folder = arguments.out or Path("runs") / f"{name}-{arguments.seed}"
+    folder = arguments.out or Path("runs") / f"{name_of_log(arguments.log)}-{arguments.seed}"
     run = RunFolder(folder)
     finished = run.is_finished
 
@@ -48,11 +46,7 @@ def run_fit(arguments: Namespace, terminal: Terminal) -> None:
         if not arguments.quiet:
             print_line(round_line(record), terminal.err)
 
-    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-        dataset = read_log(arguments.log, arguments, progress)
-        if reward is not None:
-            dataset = dataset.with_rewards(reward(dataset.observations, dataset.actions, dataset.next_observations))
-    print_notes(dataset, terminal.out)  # before the work, which a problem of the log may make useless
+    dataset = read_training_log(arguments, reward, terminal)
     from bats.runs.pipeline import fit  # with JAX, after the log is known to be readable
 
     done_before = 0 if finished else run.rounds_done

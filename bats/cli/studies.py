@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
 
 from bats.baselines.config import CONFIGS, Baseline
-from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_reward
+from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, name_of_log, read_reward, read_training_log
 from bats.cli.options import add_options
 from bats.cli.output import (
     Terminal,
     print_columns,
     print_facts,
     print_line,
-    print_notes,
     shell_word,
     shown_progress,
 )
@@ -70,13 +68,8 @@ def setting_texts() -> dict[str, str]:
 
 def run_baseline(arguments: Namespace, terminal: Terminal) -> None:
     config, reward = change_settings(CONFIGS[arguments.method](), arguments), read_reward(arguments)
-    name = re.sub(r"[^\w.-]+", "-", Path(arguments.log).stem)
-    path = arguments.out or Path("runs") / f"{arguments.method}-{name}-{arguments.seed}"
-    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-        dataset = read_log(arguments.log, arguments, progress)
-        if reward is not None:
-            dataset = dataset.with_rewards(reward(dataset.observations, dataset.actions, dataset.next_observations))
-    print_notes(dataset, terminal.out)
+    path = arguments.out or Path("runs") / f"{arguments.method}-{name_of_log(arguments.log)}-{arguments.seed}"
+    dataset = read_training_log(arguments, reward, terminal)
     # with JAX, after the log is known to be readable
     from bats.baselines.folder import BaselineFolder
     from bats.baselines.runs import Run, train_runs
@@ -158,10 +151,8 @@ def _run_own(arguments: Namespace, terminal: Terminal) -> None:
     config = preset(arguments.preset)
     # BATS is always compared
     baselines = {name: baseline_settings(name, arguments.updates) for name in names if name in BASELINES}
-    folder = arguments.out or Path("runs") / f"own-{Path(arguments.log).stem}"
-    with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-        log = read_log(arguments.log, arguments, progress)
-    print_notes(log, terminal.out)
+    folder = arguments.out or Path("runs") / f"own-{name_of_log(arguments.log)}"
+    log = read_training_log(arguments, None, terminal)
     from bats.studies.own import HEADING, compare_own, known_rows, remarks, write_known
 
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:

@@ -57,7 +57,7 @@ from bats.runs.manifest import (
 from bats.runs.records import VERSION, Header, LogCard, StitchErrors, Summary, Timing
 from bats.runs.stages import STAGES, setting_differences, stage_checksums
 from bats.stitching.records import Attempts, RoundRecord
-from bats.storage.atomic import is_temporary, output_errors, read_text, write_text
+from bats.storage.atomic import output_errors, read_text, refuse_other_files, remove_temporary, write_text
 from bats.storage.json_records import read_json, read_lines, read_record, write_lines, write_record
 from bats.storage.lock import locked
 from bats.storage.tensors import read_struct, write_struct
@@ -195,10 +195,9 @@ class RunFolder:
     def _check(self, header: Header, config: Config) -> None:
         """Refuses a folder that is anything but a place for this run."""
         with output_errors(self.path, "read"):
-            names = sorted(path.name for path in self.path.iterdir()) if self.path.exists() else []
-        other = (name for name in names if name not in ("lock", self._settings.name) and not is_temporary(name))
-        if not self.is_run and any(other):
-            raise OutputError(f"{self.path} is not empty and is not the folder of a run; choose another folder.")
+            is_run = self._header.is_file()
+        if not is_run:
+            refuse_other_files(self.path, ("lock", self._settings.name))
         if not self._has_begun:
             return
         differences = self.header().differences(header, "transitions", "rewards", "starts", "seed", "reused")
@@ -219,9 +218,7 @@ class RunFolder:
         """Removes what a killed process left: temporary files, and what belongs to no finished stage or round."""
         manifest = self._manifest()
         with output_errors(self.path, "cleaned up"):
-            for path in self.path.rglob(".*"):
-                if is_temporary(path.name):
-                    path.unlink()
+            remove_temporary(self.path)
             remove_unlisted(self.path, manifest)
         lines = read_text(self._records).splitlines(keepends=True) if self._records.exists() else []
         if len(lines) > self.rounds_done:

@@ -20,12 +20,13 @@ from bats.config import NeighbourConfig, StitchConfig
 from bats.graph.rollouts import reachable
 from bats.graph.solve import Solution, boltzmann_policy, sample_occupancy
 from bats.metric.neighbours import Forest
-from bats.planning.planner import MAX_SEQUENCES
 from bats.stitching.candidates import Candidates, Search, find_candidates
 from bats.stitching.history import History
 
 NEARBY = NeighbourConfig(count=4, scales=(0.1, 0.01, 0.002, 0.0005))
 """where recovery sources are drawn from: half an ordinary step to five away from a rollout in the mazes"""
+AFFORDABLE = 64
+"""sequences of discrete actions that are searched for a stitch, because all of them have to be unrolled"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ def lengths_to_search(
     """The maximum lengths that a round searches with in turn, until one gives candidates."""
     if action_count is not None and longest > 1:
         # every sequence of discrete actions is searched, so stitches are only as long as that is affordable
-        affordable = [length for length in range(2, longest + 1) if max(action_count, 2) ** length <= MAX_SEQUENCES]
+        affordable = [length for length in range(2, longest + 1) if max(action_count, 2) ** length <= AFFORDABLE]
         longest = max(affordable, default=1)
     halved = half_length_every is not None and number % half_length_every == 0 and longest > 1
     return (longest // 2, longest) if halved else (longest,)

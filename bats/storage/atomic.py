@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
@@ -97,6 +97,21 @@ def opened(path: Path | str, expected: str) -> Iterator[BufferedReader]:
 def is_temporary(name: str) -> bool:
     """Whether a file is what a killed process left of writing one."""
     return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_temporary(folder: Path) -> None:
+    """Removes what killed processes have left in a folder and below."""
+    for path in folder.rglob(".*"):
+        if is_temporary(path.name):
+            path.unlink()
+
+
+def refuse_other_files(folder: Path, known: Container[str]) -> None:
+    """`OutputError` if a folder that is to become a run's contains anything but these and temporary files."""
+    with output_errors(folder, "read"):
+        names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if any(name not in known and not is_temporary(name) for name in names):
+        raise OutputError(f"{folder} is not empty and is not the folder of a run; choose another folder.")
 
 
 def _flush(path: Path) -> None:

@@ -17,9 +17,10 @@ from bats.graph.solve import policy_iteration, start_value
 from bats.metric.scaled import ScaledMetric
 from bats.model.ensemble import unroll_batches
 from bats.planning.context import PlanningContext
-from bats.planning.planner import MAX_SEQUENCES, end_error
+from bats.planning.planner import end_error
 from bats.stitching.history import History
 from bats.stitching.loop import Round, stitch
+from bats.stitching.sources import AFFORDABLE
 from tests.compilations import compilations
 from tests.known_worlds import Ring, context_of
 from tests.plane_logs import REACH, crossing, plane_context, three_lanes
@@ -265,7 +266,7 @@ def test_discrete_actions_are_stitched_too() -> None:
     assert rounds[-1].solution.mdp.action.dtype.kind == "i"
     # from 2 forwards to 3 and to 4, which earns 1, and then back to 3 and to 4 again for ever
     assert rounds[-1].record.value == pytest.approx(GAMMA / (1 - GAMMA**2))
-    assert all(2 ** int(done.stitches.length.max(initial=0)) <= MAX_SEQUENCES for done in rounds)
+    assert all(2 ** int(done.stitches.length.max(initial=0)) <= AFFORDABLE for done in rounds)
 
 
 @pytest.mark.slow
