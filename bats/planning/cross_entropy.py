@@ -100,21 +100,29 @@ def _draw(simulator: Simulator, search: _Search, key: Array) -> Float[Array, "B 
 
 def end_distances(simulator: Simulator, problems: Problems, plans: Float[Array, "B P K A"]) -> Float[Array, "B P M"]:
     """How far from the target each member ends with each sequence of actions."""
-    dynamics, embed = simulator.dynamics, simulator.metric.embed
-    count, samples = plans.shape[:2]
+    dynamics, (count, samples) = simulator.dynamics, plans.shape[:2]
     states = dynamics.per_member(jnp.repeat(problems.source, samples, axis=0))
     for actions in jnp.moveaxis(plans.reshape(count * samples, *plans.shape[2:]), 1, 0):
         states = states + dynamics.delta(states, dynamics.per_member(actions))[0]
-    ends = states.reshape(len(states), count, samples, -1)
-    distance = jnp.linalg.norm(embed(ends) - embed(problems.target)[:, None], axis=-1)
-    return jnp.moveaxis(distance, 0, -1)
+    return _distances(simulator, problems, states)
+
+
+def _distances(simulator: Simulator, problems: Problems, ends: Float[Array, "M BP D"]) -> Float[Array, "B P M"]:
+    embed = simulator.metric.embed
+    ends = ends.reshape(len(ends), len(problems), -1, ends.shape[-1])
+    return jnp.moveaxis(jnp.linalg.norm(embed(ends) - embed(problems.target)[:, None], axis=-1), 0, -1)
 
 
 @eqx.filter_jit
-def exhaustive_search(
-    simulator: Simulator, sequences: Float[Array, "P K A"], quantile: float, problems: Problems
-) -> Float[Array, "B K A"]:
-    """The best of the given sequences for each problem."""
-    repeated = jnp.broadcast_to(sequences, (len(problems), *sequences.shape))
-    error = jnp.quantile(end_distances(simulator, problems, repeated), quantile, axis=-1)
-    return sequences[jnp.argmin(jnp.where(jnp.isfinite(error), error, jnp.inf), axis=1)]
+def exhaustive_search(simulator: Simulator, length: int, quantile: float, problems: Problems) -> Float[Array, "B K A"]:
+    """The best of all sequences of `length` discrete actions; sequences share the steps that they begin with."""
+    dynamics, count = simulator.dynamics, len(simulator.low)
+    states = dynamics.per_member(problems.source)
+    for _ in range(length):
+        # every action in every state: the last action changes fastest
+        actions = jnp.tile(jnp.eye(count), (states.shape[1], 1))
+        states = jnp.repeat(states, count, axis=1)
+        states = states + dynamics.delta(states, dynamics.per_member(actions))[0]
+    error = jnp.quantile(_distances(simulator, problems, states), quantile, axis=-1)
+    best = jnp.argmin(jnp.where(jnp.isfinite(error), error, jnp.inf), axis=1)
+    return jax.nn.one_hot(best[:, None] // count ** jnp.arange(length - 1, -1, -1) % count, count)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import equinox as eqx
@@ -34,8 +33,8 @@ BATCH = 1024
 """problems planned at once"""
 SMALL_BATCH = 128
 """for what is left: every batch size is compiled by itself, so there are two"""
-SEARCH_BATCH = 8
-"""problems searched exhaustively at once"""
+SEARCH_ROWS = 8192
+"""sequences searched exhaustively at once"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +75,8 @@ def plan(context: PlanningContext, problems: Problems, method: Planner, *, toler
             rows = np.flatnonzero(problems.length == length)
             alike = replace(take(problems, rows), actions=problems.actions[rows, :length])
             if count is not None and count**length <= MAX_SEQUENCES:
-                sequences = jnp.eye(count)[np.array(list(product(range(count), repeat=length)))]
-                search = partial(exhaustive_search, simulator, sequences, QUANTILE)
-                actions[rows, :length] = _in_batches(search, alike, SEARCH_BATCH)
+                search = partial(exhaustive_search, simulator, length, QUANTILE)
+                actions[rows, :length] = _in_batches(search, alike, SEARCH_ROWS // count**length)
             else:
                 key = jax.random.fold_in(jax.random.key(seed), length)
                 sampled = cross_entropy(simulator, alike, quantile=QUANTILE, tolerance=tolerance, key=key)
