@@ -91,9 +91,10 @@ class CQLConfig(SACConfig):
     alpha: NonNegative = 10.0
     """weight of the conservative term"""
     target_gap: Positive | None = 5.0
-    """gap between other actions' values and the logged actions' that a multiplier is tuned to; none: not tuned"""
+    """the weight of the conservative term is tuned until other actions' values exceed the logged ones' by this; none:
+    not tuned"""
     sampled_actions: Count = 10
-    """actions that are drawn uniformly, from the policy, and from the policy in the next state, for each row"""
+    """actions for each row from each of three sources: uniform, the policy, and the policy in the next state"""
 
 
 @dataclass(frozen=True)
@@ -132,12 +133,12 @@ class BRACConfig(SACConfig):
     behaviour_learning_rate: Rate = 5e-4
     """of the model of the log's policy"""
     warm_start: Count = 20_000
-    """further updates in which the policy only descends the divergence"""
+    """updates after these that train the policy with the divergence alone"""
 
 
 @dataclass(frozen=True)
 class BEARConfig(Baseline):
-    """BEAR (Kumar et al., 2019): actions stay within the support of the log's, by a kernel distance (MMD)."""
+    """BEAR (Kumar et al., 2019): actions stay within the support of the logged ones, by a kernel distance (MMD)."""
 
     updates: Count = 300_000
     learning_rate: Rate = 1e-4
@@ -150,7 +151,7 @@ class BEARConfig(Baseline):
     sampled_actions: Count = 100
     """actions of the policy and of the autoencoder that are compared in each state"""
     target_actions: Count = 10
-    """actions of the policy that compete for a target"""
+    """actions of the policy in the next state, of which the best one gives the target"""
     warm_start: Count = 40_000
     """updates in which the policy only descends the kernel distance"""
 
@@ -161,7 +162,7 @@ class TD3BCConfig(Baseline):
 
     normalize: bool = True
     alpha: Positive = 2.5
-    """weight of the critic beside that of cloning"""
+    """weight of the critic's term relative to that of cloning"""
     policy_every: Count = 2
     """updates of the critics for each one of the policy"""
     target_noise: NonNegative = 0.2
@@ -191,7 +192,7 @@ class IQLConfig(Baseline):
 
     normalize: bool = True
     expectile: Fraction = 0.7
-    """which expectile of the critics' values over logged actions the value of a state is"""
+    """the value of a state is this expectile of the critics' values of logged actions [tau]"""
     inverse_temperature: NonNegative = 3.0
     """how sharply actions of large advantage are preferred in cloning [beta]"""
     max_weight: Positive = 100.0
@@ -206,7 +207,7 @@ class AWACConfig(Baseline):
     critic_hidden: tuple[Units, ...] = (256, 256, 256)
     normalize: bool = True
     temperature: Positive = 0.1
-    """advantage that multiplies a row's weight in cloning by e [lambda]"""
+    """lambda in the weight of a row in cloning, exp(advantage / lambda)"""
     max_weight: Positive = 100.0
 
 

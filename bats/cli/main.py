@@ -33,7 +33,7 @@ COMMANDS = {
     "baseline": ("studies", "train another method of offline reinforcement learning on a log, for comparison"),
     "benchmark": ("studies", "repeat an experiment of the paper, or compare methods on several tasks"),
     "collect": ("data", "create the log of a built-in task"),
-    "convert": ("data", "read a log in any format and write it in another"),
+    "convert": ("data", "read a log in any format and write it as HDF5 or Minari"),
 }
 """module and summary of each command"""
 DATA = ("collect", "convert")

@@ -45,7 +45,8 @@ def _add_changes(parser: ArgumentParser, *, log: bool) -> None:
     """
     defaults = "The defaults are the run's own settings."
     if log:
-        defaults = f"For a run, the defaults are its own settings. For a log: discount {GAMMA}, dead-end value 0."
+        defaults = f"For a run, the defaults are its own settings. For a log: discount {GAMMA}, and dead ends have the "
+        defaults += "smallest possible value."
     add_options(parser.add_argument_group("settings to solve with", defaults), table)
 
 
