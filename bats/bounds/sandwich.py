@@ -33,7 +33,7 @@ from bats.arrays import EdgeValues, StateValues, TabularPolicy
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, NO_STITCH, TabularMDP
-from bats.graph.solve import checked_policy, policy_iteration, possible_rewards, possible_values
+from bats.graph.solve import checked_policy, policy_iteration, possible_rewards, possible_values, smallest_and_largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,8 @@ def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> Gra
     if not np.all(errors.end_value >= 0):
         raise SettingError("`end_value` must not be negative.")
     floor, ceiling = possible_values(mdp, errors.reward_range)
-    continuing, terminating = possible_rewards(mdp, errors.reward_range)
-    low, high = np.where(mdp.discount[:, None] > 0, continuing, terminating or continuing).T
+    # whether a stitched step terminates is a prediction, so it may have the reward of either kind, or follow the end
+    low, high = smallest_and_largest(*possible_rewards(mdp, errors.reward_range))
     smallest, largest = (np.clip(reward, low, high) for reward in _edge_rewards(mdp, errors.rewards))
     error = np.zeros(mdp.edge_count)
     kept = mdp.last_edge >= 0
@@ -118,7 +118,8 @@ def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> Gra
     terminal = mdp.always_terminal & (mdp.out_degree == 0)
     taken = np.zeros(mdp.edge_count, dtype=bool)
     taken[checked_policy(mdp, policy)[policy != NO_EDGE]] = True
-    uncertain, at_floor, logged = error > 0, np.where(terminal, 0.0, floor), taken & (mdp.stitch_round == LOGGED)
+    is_logged = mdp.stitch_round == LOGGED
+    uncertain, at_floor, logged = ~is_logged, np.where(terminal, 0.0, floor), taken & is_logged
     return GraphBounds(
         lower=_capped_value(mdp, smallest - error, uncertain, at_floor, taken),
         # the upper bound is the lower bound of everything negated
@@ -166,7 +167,7 @@ def _capped_value(
     """The values with only some of the edges, where certain states may take a fallback value instead.
 
     States without an edge need it, and states with an uncertain edge. Elsewhere a value cannot leave the possible
-    range: a possible reward before a possible value gives a possible value.
+    range: a logged reward before a possible value gives a possible value.
     """
     degree = np.bincount(mdp.source[kept], minlength=mdp.state_count)
     falls_back = degree == 0
@@ -191,4 +192,4 @@ def _capped_value(
         stitch=np.full(len(edge), NO_STITCH),
         planning_error=np.zeros(len(edge)),
     )
-    return policy_iteration(capped).value
+    return policy_iteration(capped, dead_end_value=0.0).value  # there are no dead ends

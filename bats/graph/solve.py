@@ -9,8 +9,8 @@ value has a closed form (`kernels.follow_edges`). And most states of a log have 
 leave no choice: each is contracted to a single edge first, and only states with a choice are iterated over.
 
 A dead end is a state without an edge that is not terminal. By default it has the smallest value that is possible. Any
-other number would be a promise: if all rewards are negative and a dead end counted as 0,
-the best policy would go where the log stops.
+larger number would be a promise: if all rewards are negative and a dead end counted as 0, the best policy would go
+where the log stops.
 """
 
 from __future__ import annotations
@@ -145,8 +145,15 @@ def possible_rewards(mdp: TabularMDP, given: RewardRange | None = None) -> tuple
     logged = mdp.stitch_round == LOGGED
     kinds = [mdp.reward[logged & (mdp.discount > 0)], mdp.reward[logged & (mdp.discount == 0)]]
     continuing, terminating = (reward_limits(rewards, given) if len(rewards) else None for rewards in kinds)
-    # a log in which every step terminates says nothing else about the steps that do not
+    # without a continuing row, the rewards of terminating ones stand in
     return continuing or terminating or given or (0.0, 0.0), terminating
+
+
+def smallest_and_largest(continuing: RewardRange, terminating: RewardRange | None) -> RewardRange:
+    """The range of rewards if it is not known whether a step continues, terminates or comes after the end."""
+    if terminating is None:
+        return continuing
+    return min(continuing[0], terminating[0], 0.0), max(continuing[1], terminating[1], 0.0)
 
 
 def possible_values(mdp: TabularMDP, given: RewardRange | None = None) -> tuple[float, float]:
@@ -154,11 +161,8 @@ def possible_values(mdp: TabularMDP, given: RewardRange | None = None) -> tuple[
 
     A reward of a step that continues may be had for ever, one of a step that terminates only once, and after that 0.
     """
-    continuing, terminating = possible_rewards(mdp, given)
-    floor, ceiling = (reward / (1 - mdp.gamma) for reward in continuing)
-    if terminating is None:
-        return floor, ceiling
-    return min(floor, terminating[0], 0.0), max(ceiling, terminating[1], 0.0)
+    (low, high), terminating = possible_rewards(mdp, given)
+    return smallest_and_largest((low / (1 - mdp.gamma), high / (1 - mdp.gamma)), terminating)
 
 
 def boundary_values(mdp: TabularMDP, dead_end_value: DeadEnds) -> StateValues:

@@ -10,12 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bats.arrays import take
+from bats.bounds.graph_policy import unknown_errors
 from bats.bounds.sandwich import ErrorBounds, GraphBounds, ValueBounds, sandwich, stitch_edges
 from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import NO_STITCH, Stitches, TabularMDP, add_stitches
 from bats.graph.relabel import prune
-from bats.graph.solve import edge_values, first_edges, policy_iteration, policy_value, possible_rewards, possible_values
+from bats.graph.solve import (
+    edge_values,
+    first_edges,
+    policy_iteration,
+    policy_value,
+    possible_rewards,
+    possible_values,
+    smallest_and_largest,
+)
 from tests.bounds.stitched_worlds import Stitched, World, random_log, random_stitches, random_world, truly_bounded
 from tests.mdps import mdp_from_edges
 
@@ -127,8 +136,7 @@ def test_bounds_are_the_fixed_points_of_their_definition(rewards: str, terminate
     policy = some_policy(mdp, kind, seed)
     errors = ErrorBounds(rng.exponential(size=mdp.stitch_count), graph.reward_range)
     bounds = sandwich(mdp, errors, policy)
-    continuing, terminating = possible_rewards(mdp)
-    min_reward, max_reward = np.where(mdp.discount[:, None] > 0, continuing, terminating or continuing).T
+    min_reward, max_reward = smallest_and_largest(*possible_rewards(mdp))
     low, high = mdp.reward.copy(), mdp.reward.copy()
     for edge in np.flatnonzero(mdp.stitch != NO_STITCH):
         stitch = mdp.stitch[edge]
@@ -265,6 +273,37 @@ def test_where_a_task_may_terminate_0_is_a_possible_value_and_the_reward_of_a_te
         assert possible_values(mdp) == pytest.approx((floor, ceiling))
     # a given range is one of all steps
     assert possible_values(mdp, (-4.0, 2.0)) == pytest.approx((-40.0, 20.0))
+
+
+@pytest.mark.parametrize(
+    ("continuing", "terminating", "ends_at_goal", "rewards", "lower", "upper"),
+    [
+        # -1 for ever is -2: a stitch into the goal that misses it may be worth no more
+        (-1.0, 100.0, True, [100.0], -2.0, 100.0),
+        # an action that is claimed to continue may crash at once, or reach the goal
+        (0.0, -100.0, False, [0.0], -100.0, 0.0),
+        (0.0, 100.0, False, [0.0], 0.0, 100.0),
+        # if the first of three actions ends the task, 0 follows, and 1 is all there is
+        (1.0, 1.0, False, [1.0, 1.0, 1.0], 0.0, 2.0),
+    ],
+)
+def test_of_a_stitch_that_nothing_is_known_about_only_floor_and_ceiling_are_known(
+    continuing: float, terminating: float, ends_at_goal: bool, rewards: list[float], lower: float, upper: float
+) -> None:
+    """State 0 stays where it is, and a logged step from 1 to 2 terminates; a stitch leads from 0 to 2, or back to 0."""
+    log = mdp_from_edges(3, [(0, 0, continuing), (1, 2, terminating)], gamma=0.5, ends=(1,))
+    mdp = connect(log, 0, 2 if ends_at_goal else 0, rewards)
+    bounds = sandwich(mdp, ErrorBounds(*unknown_errors(mdp)), by_stitch(mdp))
+    assert (bounds.lower[0], bounds.upper[0]) == pytest.approx((lower, upper))
+    assert (bounds.floor, bounds.ceiling) == pytest.approx((lower, upper))
+
+
+def test_a_missed_goal_may_have_the_reward_of_a_step_that_continues() -> None:
+    log = mdp_from_edges(3, [(0, 0, -1.0), (1, 2, 100.0)], gamma=0.5, ends=(1,))
+    mdp = connect(log, 0, 2, [100.0])
+    # missed: a reward of -1, and then -1 for ever, which differs from nothing by 2
+    known = ErrorBounds(np.array([2.0]), rewards=np.array([[[-1.0, 100.0]]]))
+    assert sandwich(mdp, known, by_stitch(mdp)).lower[0] == pytest.approx(-1 - 0.5 * 2)
 
 
 def test_a_state_where_one_episode_terminates_and_another_is_truncated_is_not_known_to_be_terminal() -> None:
