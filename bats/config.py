@@ -221,7 +221,7 @@ class StitchConfig(Settings):
     """maximum number of candidates that are planned in each round, the most promising ones first"""
     max_length: Annotated[int, between(1, 1000)] | None = None
     """maximum number of actions in a stitch [K]; none: as many as the model is reliable for, at most 25, because its
-    errors must not add up to more than the tolerance"""
+    errors must add up to less than the tolerance (25 without `local_error`)"""
     half_length_every: Count | None = 4
     """in every n-th round the maximum length is halved, because near contacts the model is reliable for only a few
     steps; none: never"""

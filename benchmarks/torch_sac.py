@@ -10,6 +10,7 @@ if there is one. The PyTorch step is eager, without `torch.compile` or CUDA grap
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -121,7 +122,7 @@ def _sample(actor: Any, states: Any) -> tuple[Any, Any]:
     log_std = MIN_LOG_STD + (MAX_LOG_STD - MIN_LOG_STD) * torch.sigmoid(raw_std)
     normal = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
     raw = normal.rsample()
-    slope = 2 * (0.6931472 - raw - nn.functional.softplus(-2 * raw))
+    slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
     return torch.tanh(raw), (normal.log_prob(raw) - slope).sum(dim=-1)
 
 

@@ -90,13 +90,22 @@ def test_where_the_last_row_is_flagged_too_flags_are_complete_and_a_long_step_en
     states = [1000.0 * (row >= 250) + row for row in range(500)] * 2
     flags = [row % 500 == 499 for row in range(1000)]
     assert make(states, timeouts=flags).episode_count == 2
-    by_id = {"episode_ends": flags}
-    assert make(states, **by_id).episode_count == 2
+    by_id = make(states, episode_ends=flags)
+    assert by_id.episode_count == 2
+    assert "2 steps within episodes, by the log's own flags, are unusually long." in text(by_id)
     # a log that was cut off may lack other flags as well
     cut = make(states[:-1], timeouts=flags[:-1])
     assert cut.episode_count == 4
     assert "Use `--timeouts trust` to end episodes only where a flag is." in text(cut)
     assert make(states[:-1], timeouts=flags[:-1], timeout_rule="trust").episode_count == 2
+
+
+def test_flags_that_are_sub_goals_do_not_hide_resets() -> None:
+    """A flag every 50 rows, the last row included, after which the states continue; three resets without a flag."""
+    states = [100_000.0 * (row // 1260) + row for row in range(5000)]
+    data = make(states, timeouts=[row % 50 == 49 for row in range(5000)])
+    assert data.episode_count == 4
+    assert "3 jumps" in text(data)
 
 
 def test_a_switch_that_seldom_turns_is_no_boundary() -> None:

@@ -32,7 +32,7 @@ class SharedStdPolicy(eqx.Module):
     network: MLP
     """of the means"""
     raw_std: Float[Array, "A"]
-    """as a network would answer it"""
+    """its log lies between its limits by the sigmoid of this number"""
 
     def __call__(self, states: Float[Array, "*batch D"]) -> Float[Array, "*batch _"]:
         mean = self.network(states)

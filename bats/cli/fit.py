@@ -19,6 +19,7 @@ from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.records import seconds_by_stage
 from bats.runs.result import Result
+from bats.stitching.history import MAX_FAILED_PLANS
 from bats.stitching.records import SHARE_STEPS, RoundRecord
 
 
@@ -104,8 +105,9 @@ def _why_early(result: Result) -> str:
     records, settings = result.records, result.config.stitch
     if len(records) == settings.rounds + settings.recovery_rounds:
         return ""
-    if records and not any(record.accepted for record in records):
-        return " (no more, because no plan was accepted)"
+    tried, accepted = (sum(getattr(record, name) for record in records) for name in ("tried", "accepted"))
+    if tried >= MAX_FAILED_PLANS and not accepted:
+        return f" (no more, because none of {tried:,} plans was accepted)"
     return " (no more, because there were no further candidates)"
 
 

@@ -22,7 +22,7 @@ from bats.config import Count, Seed, checked
 from bats.errors import BatsError, SettingError
 from bats.presets import preset
 from bats.runs.records import seconds_by_stage
-from bats.studies.settings import BASELINES, STUDIES, ComparisonConfig, baseline_settings, check_methods
+from bats.studies.settings import BASELINES, BATS_PAPER, STUDIES, ComparisonConfig, baseline_settings, check_methods
 
 POLICIES = {"expert": "expert", "plain": "cloning the log", "bats": "BATS, then cloning"}
 
@@ -134,6 +134,8 @@ def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
     checked("--seed", Seed, arguments.seed)
     preset(arguments.preset)
     check_methods(() if arguments.methods is None else arguments.methods.split(","))
+    if arguments.study == "own" and BATS_PAPER in (arguments.methods or "").split(","):
+        raise SettingError(f"{BATS_PAPER} is only for known tasks; choose the settings of BATS with --preset.")
     if arguments.tasks is not None and arguments.study not in STUDIES:
         raise SettingError(f"--tasks is only for the studies {' and '.join(STUDIES)}.")
     reading = (arguments.columns, arguments.actions, arguments.timeouts, arguments.max_memory)

@@ -123,7 +123,11 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         # steps across flagged rows may be resets and must not widen what counts as ordinary
         flagged = is_end if timeouts is None else is_end | timeouts
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
-        if flags.complete:  # a long step is then a collision or a fault
+        continues[:-1] = ordinary & ~is_end[:-1]
+        if flags.complete and not (timeouts is not None and _are_sub_goals(timeouts, continues)):
+            if longest := int(np.count_nonzero(jumps)):
+                kept = f"{plural(longest, 'step')} within episodes, by the log's own flags, are unusually long."
+                notes.append(Note("fact", f"{kept} Use `--timeouts` or episode ids if these are ends of episodes."))
             jumps[:] = False
         count = int(np.count_nonzero(jumps))
         jump = f"(more than {JUMP_FACTOR:g} times as long as the longest ordinary steps)"
@@ -137,7 +141,7 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         elif count:
             notes.append(Note("problem", text))
         is_end[:-1] |= jumps
-        continues[:-1] = ordinary & ~is_end[:-1]
+        continues[:-1] &= ~jumps
     if timeouts is not None and rule != "ignore":
         # where the same states come back, as in a grid, every step is an ordinary one and proves nothing about a flag
         doubt = rule == "auto" and len(number_rows(row_bits(observations))[1]) >= DISTINCT_SHARE * len(observations)
@@ -164,13 +168,19 @@ def _end_at_timeouts(is_end: RowFlags, timeouts: RowFlags, continues: RowFlags, 
     """
     joined = timeouts & continues
     total, joined_count = int(np.count_nonzero(timeouts)), int(np.count_nonzero(joined))
-    if not doubt or not joined_count or joined_count < SUB_GOAL_SHARE * total:
+    if not doubt or not _are_sub_goals(timeouts, continues):
         is_end |= timeouts
         return Note("decision", f"{plural(total, 'timeout')}: each ends an episode.")
     is_end |= timeouts & ~joined
     text = f"{plural(total, 'timeout')}: {joined_count:,} did not end an episode, because the states continue; "
     text += f"{total - joined_count:,} ended an episode. Use `--timeouts trust` to treat all of them as ends."
     return Note("decision", text)
+
+
+def _are_sub_goals(timeouts: RowFlags, continues: RowFlags) -> bool:
+    """Whether the states continue after so many timeouts that these are sub-goals of one run."""
+    joined = int(np.count_nonzero(timeouts & continues))
+    return joined > 0 and joined >= SUB_GOAL_SHARE * int(np.count_nonzero(timeouts))
 
 
 def _classify_steps(observations: Observations, unflagged: StepFlags) -> tuple[StepFlags, StepFlags]:

@@ -18,16 +18,23 @@ from bats.graph.mdp import PER_EDGE, TabularMDP
 
 RewardFunction = Callable[[Float[np.ndarray, "E D"], EdgeActions, Float[np.ndarray, "E D"]], EdgeValues]
 """rewards of (states, actions, next states), row by row"""
+RARE = 0.01
+"""share of the smallest rewards that count as rare"""
 
 
 def value_of_a_step(log: TabularMDP, value: StateValues) -> float:
     """What one step of delay costs in reward: (1 - gamma) times the range of the log's own values.
 
-    `log` is the MDP without stitches, `value` its solution. Where all values are equal, the range of the rewards stands
-    in, and 1 where these are equal too.
+    `log` is the MDP without stitches, `value` its solution. A few very small rewards decide what dead ends are worth,
+    but must not decide this: values below what all but rare rewards would give for ever do not count. Where all values
+    are equal, the range of the rewards stands in, and 1 where these are equal too.
     """
-    spread = float(np.ptp(value[: log.real_count])) or float(np.ptp(log.reward)) or 1.0
-    return (1 - log.gamma) * spread
+    low, high = float(value[: log.real_count].min()), float(value[: log.real_count].max())
+    ordinary = float(np.quantile(log.reward, RARE, method="lower")) / (1 - log.gamma) if log.edge_count else low
+    if np.any(log.discount == 0):
+        ordinary = min(ordinary, 0.0)
+    spread = high - (max(low, ordinary) if ordinary < high else low)
+    return (1 - log.gamma) * (spread or float(np.ptp(log.reward)) or 1.0)
 
 
 def stitch_errors(mdp: TabularMDP) -> Float[np.ndarray, "C"]:

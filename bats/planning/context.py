@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from bats.model.held_out import HeldOut, LocalErrors
 LONGEST = 25
 """most actions of a plan, however reliable the model is"""
 ORDINARY = 0.75
-"""share of the held-out rows that count as ordinary: a few contacts may be predicted badly, and plans avoid them"""
+"""share of the held-out rows that count as ordinary; plans avoid the others, such as contacts"""
 
 # compiled programs take the metric as an argument; as a constant, every new metric would compile them again
 jax.tree_util.register_dataclass(ScaledMetric, ["weight"], [])
@@ -80,11 +81,11 @@ class PlanningContext:
         return self.local_errors.along(np.asarray(self.metric.embed(acted_in)), length)[..., 0].sum(axis=1)
 
     def reliable_length(self, tolerance: float) -> int:
-        """The most actions whose model errors, as on ordinary held-out rows, add up to at most the tolerance."""
+        """The most actions whose model errors, as on ordinary held-out rows, add up to less than the tolerance."""
         if self.local_errors is None or len(self.local_errors.errors) == 0:
             return LONGEST
         error = float(np.quantile(self.local_errors.errors[:, 0], ORDINARY, method="higher"))
-        return LONGEST if error * LONGEST <= tolerance else max(1, int(tolerance / error))
+        return LONGEST if error * LONGEST < tolerance else max(1, math.ceil(tolerance / error) - 1)
 
     @property
     def dynamics(self) -> Dynamics:

@@ -19,8 +19,8 @@ from bats.stitching.records import Attempts, Outcome
 
 DISTANCE_BINS = 2.0 ** np.arange(-8, 5)
 """limits of the bins of distances per action, each twice the one before"""
-HOPELESS = 10_000
-"""plans without a single success after which no more are tried"""
+MAX_FAILED_PLANS = 20_000
+"""after so many plans without a single success no more are tried; by then some rounds had half the length"""
 NEVER = np.iinfo(np.int64).max
 """more actions than any stitch has"""
 
@@ -84,7 +84,7 @@ class History:
     @property
     def is_hopeless(self) -> bool:
         """Whether many plans were tried and none was ever accepted."""
-        return bool(self.tries.sum() >= HOPELESS and np.all(self.accepted == NEVER))
+        return bool(self.tries.sum() >= MAX_FAILED_PLANS and np.all(self.accepted == NEVER))
 
     def without_failures(self) -> History:
         """For another metric: what failed may be tried again, and success rates start anew."""

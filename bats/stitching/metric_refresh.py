@@ -96,7 +96,8 @@ def stitch_with_refresh(
             added.append(done.stitches)
             tried.append(done.attempts)
             yield done
-        if len(added) == refresh.rounds:  # a phase without a round is the last
+        # a phase without a round is the last, and so is one in which no plan has ever succeeded
+        if len(added) == refresh.rounds or History.of(tried, log.real_count).is_hopeless:
             yield Finished(with_errors(whole, error, penalty=whole.penalty), error)
             return
         metric = _learn_metric(graph, config, refresh.metric, seed=seed, progress=progress)

@@ -44,6 +44,7 @@ from bats.storage.lock import locked
 from bats.studies.published import PUBLISHED
 from bats.studies.settings import BATS, BATS_PAPER, ComparisonConfig
 from bats.tasks.catalogue import collect, find_task
+from bats.tasks.locomotion import MixedCollector
 from bats.tasks.maze2d import find_maze
 
 FIGURE_MAZE, FIGURE_METHODS = "medium", ("brac-v", "combo", BATS)
@@ -94,7 +95,8 @@ def task_log(study: StudyFolder, task: str, config: ComparisonConfig, progress: 
             write_hdf5(log, path)
             unfinished.unlink(missing_ok=True)
     log = load_dataset(path, progress=progress)
-    if config.rows not in (None, len(log)):
+    may_be_shorter = isinstance(find_task(task).collector, MixedCollector)  # it ends when its policy is good enough
+    if config.rows is not None and not (len(log) == config.rows or (may_be_shorter and len(log) < config.rows)):
         raise SettingError(f"{path} has {len(log):,} rows and not {config.rows:,}; choose another folder.")
     return log
 

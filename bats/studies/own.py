@@ -83,7 +83,7 @@ def compare_own(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> tuple[list[Known], dict[str, str]]:
-    """Fits BATS, trains the baselines, which have names, and measures their policies. Called again, it continues.
+    """Fits BATS, trains the baselines, given by name, and measures their policies. Called again, it continues.
 
     Also returns what was not finite in methods that diverged. Their last snapshot before that is measured, if any.
     """

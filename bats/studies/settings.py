@@ -56,6 +56,8 @@ class ComparisonConfig(Settings):
         check_methods(self.methods)
         for task in self.tasks:
             find_task(task)
+        if len(set(self.tasks)) < len(self.tasks):
+            raise SettingError(f"The tasks {', '.join(self.tasks)} contain one of them twice.")
         for method in self.methods:
             if method in (BATS, BATS_PAPER):
                 for task in self.tasks:

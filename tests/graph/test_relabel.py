@@ -90,13 +90,24 @@ def test_the_final_graph_has_the_stitches_within_the_tolerance_and_the_final_pen
 
 
 def test_the_value_of_a_step_is_the_interest_on_the_range_of_the_logs_values() -> None:
-    # values: 2 earns 1 for ever, 10; 1 is one step away, 9; 0 two steps, 8.1; 3 is a dead end, -5
+    # values: 2 earns 1 for ever, 10; 1 is one step away, 9; 0 two steps, 8.1; 3 is a dead end, 0
     mdp = mdp_from_edges(4, [(0, 1, 0.0), (1, 2, 0.0), (2, 2, 1.0)], gamma=0.9)
-    value = policy_iteration(mdp, dead_end_value=-5.0).value
-    assert value_of_a_step(mdp, value) == pytest.approx(0.1 * 15)
+    value = policy_iteration(mdp).value
+    assert value_of_a_step(mdp, value) == pytest.approx(0.1 * 10)
     # imagined states do not count
     imagined = replace(mdp, real_count=3)
     assert value_of_a_step(imagined, value) == pytest.approx(0.1 * 1.9)
+
+
+def test_a_rare_reward_does_not_decide_what_a_step_is_worth() -> None:
+    # 1 and 2 for ever are 10 and 20; state 2 is a dead end
+    edges = [(0, 0, 1.0)] * 100 + [(1, 1, 2.0)] * 100 + [(0, 2, 1.5)]
+    usual = mdp_from_edges(3, edges, gamma=0.9)
+    assert value_of_a_step(usual, policy_iteration(usual).value) == pytest.approx(0.1 * 10)
+    once = mdp_from_edges(3, [*edges, (1, 2, -50.0)], gamma=0.9)
+    value = policy_iteration(once).value
+    assert value[2] == pytest.approx(-500)
+    assert value_of_a_step(once, value) == pytest.approx(0.1 * 10)
 
 
 def test_where_all_values_are_equal_the_range_of_the_rewards_stands_in_and_then_1() -> None:

@@ -142,7 +142,7 @@ def test_a_dead_end_has_the_value_that_is_given_and_a_terminal_state_has_0() -> 
 
 
 def test_a_dead_end_has_the_smallest_reward_for_ever_unless_a_value_is_given() -> None:
-    # -1 / (1 - 0.9) = -10 after a reward of -2 or -1; the better way is not the one that stops first
+    # -1 / (1 - 0.9) = -10; the better way is not the one that stops first
     negative = mdp_from_edges(4, [(0, 1, -1.0), (0, 2, -0.5), (2, 3, -0.5)], gamma=0.9)
     assert policy_iteration(negative).value == pytest.approx([-0.5 + 0.9 * (-0.5 - 9), -10.0, -0.5 - 9, -10.0])
     # all rewards are 1, and nothing terminates: 1 / (1 - 0.9)

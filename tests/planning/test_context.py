@@ -54,10 +54,10 @@ def test_half_of_the_held_out_rows_estimate_errors_and_only_if_they_should() -> 
 
 @pytest.mark.parametrize(
     ("error", "length"),
-    [(0.0, 25), (0.001, 25), (0.02, 20), (0.11, 3), (0.5, 1), (math.inf, 1)],
+    [(0.0, 25), (0.001, 25), (0.02, 19), (0.11, 3), (0.5, 1), (math.inf, 1)],
 )
 def test_plans_are_as_long_as_the_errors_of_the_model_allow(error: float, length: int) -> None:
-    """Errors of 0.02 add up to a tolerance of 0.4 in 20 actions; one error of 9 among 8 is not ordinary."""
+    """Errors of 0.02 add up to less than a tolerance of 0.4 in 19 actions; one error of 9 among 8 is not ordinary."""
     context = PlanningContext.of(untrained_model(), ScaledMetric.of(LOG), from_dataset(LOG), local_error=True)
     context = replace(context, local_errors=LocalErrors(cKDTree(np.zeros((8, 1))), np.array([[error]] * 7 + [[9.0]])))
     assert context.reliable_length(0.4) == length

@@ -75,10 +75,10 @@ def test_stitching_ends_when_no_plan_ever_succeeds(monkeypatch: pytest.MonkeyPat
     accepted = [one.record.accepted for one in rounds_of(crossing(), one_at_a_time)]
     assert accepted[:2] == [0, 1]
     assert len(accepted) == ONE_ACTION.rounds
-    monkeypatch.setattr("bats.stitching.history.HOPELESS", 1)
+    monkeypatch.setattr("bats.stitching.history.MAX_FAILED_PLANS", 1)
     assert [one.record.accepted for one in rounds_of(crossing(), one_at_a_time)] == [0]
     # a single success is enough to go on
-    monkeypatch.setattr("bats.stitching.history.HOPELESS", 2)
+    monkeypatch.setattr("bats.stitching.history.MAX_FAILED_PLANS", 2)
     assert [one.record.accepted for one in rounds_of(crossing(), one_at_a_time)] == accepted
 
 

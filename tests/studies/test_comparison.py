@@ -52,11 +52,14 @@ def test_unknown_methods_and_tasks_are_refused(capsys: pytest.CaptureFixture[str
         replace(SMALL, methods=("dqn",))
     with pytest.raises(SettingError, match="one of them twice"):
         replace(SMALL, methods=("bc", "iql", "bc"))
+    with pytest.raises(SettingError, match="The tasks maze2d-umaze, maze2d-umaze contain one of them twice"):
+        replace(SMALL, tasks=("maze2d-umaze",) * 2)
     with pytest.raises(BatsError, match="no task called 'chess'"):
         replace(SMALL, tasks=("chess",))
     for arguments, message in {
         ("maze2d", "--methods", "bc,dqn"): "There is no method called 'dqn'",
         ("mujoco", "--tasks", "maze2d-umaze"): "The study mujoco has no task 'maze2d-umaze'",
+        ("own", "log.hdf5", "--methods", "bats-paper"): "bats-paper is only for known tasks",
         ("mountain-car", "--tasks", "maze2d-umaze"): "--tasks is only for the studies maze2d and mujoco.",
     }.items():
         assert main(["benchmark", *arguments]) == 2
