@@ -341,7 +341,7 @@ class Config(Settings):
     divided by the standard deviation; bisimulation: a learned distance that bounds value differences"""
     penalty_steps: NonNegative = 3.0
     """penalty for a stitch error of 1, given as a number of lost steps; a lost step costs (1 - gamma) x (largest -
-    smallest value V in the log's MDP)"""
+    smallest value V in the log's MDP, without what only the rarest 1% of the rewards explain)"""
     penalty: NonNegative | None = None
     """penalty for a stitch error of 1, in reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True
