@@ -76,6 +76,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "optimal value without stitches": f"{result.log_value:.6g}",
         "optimal value with stitches": f"{result.value:.6g}",
         "rounds": f"{len(records)}{_why_early(result)}",
+        **_length_facts(result),
         "stitches tried": f"{sum(record.tried for record in records):,}",
         "accepted": f"{sum(record.accepted for record in records):,}",
         "rejected": f"{sum(refused.values()):,}" + (f": {outcomes}" if outcomes else ""),
@@ -98,6 +99,13 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         (f"bats-rl solve {run} --help", "solve the same graph with other settings, in seconds"),
     ):
         print_line(f"  {call}  # {purpose}", out)
+
+
+def _length_facts(result: Result) -> dict[str, str]:
+    """How many actions a stitch could have, and what chose that."""
+    longest = max((record.max_length or 0 for record in result.records), default=0)
+    why = "chosen by the model's errors on held-out rows" if result.config.stitch.max_length is None else "as set"
+    return {"actions of a stitch": f"at most {longest} ({why})"} if longest else {}
 
 
 def _why_early(result: Result) -> str:

@@ -74,6 +74,6 @@ def stitch(
         value_before = solution.start_value
         mdp = add_stitches(mdp, stitches, stitch_round=number)
         solution = policy_iteration(mdp, dead_end_value=config.dead_end_value)
-        counts = proposal.source_count, proposal.candidate_count
+        counts = max_length, proposal.source_count, proposal.candidate_count
         record = RoundRecord.of(number, *counts, attempts, solution, value_before=value_before)
         yield Round(solution, stitches, attempts, record)

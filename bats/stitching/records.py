@@ -93,10 +93,20 @@ class RoundRecord:
     """of the steps of the policy's rollouts from the starts"""
     states: int
     edges: int
+    max_length: int | None = None
+    """most actions that its stitches could have; None in older runs"""
 
     @classmethod
     def of(
-        cls, number: int, sources: int, candidates: int, attempts: Attempts, solution: Solution, *, value_before: float
+        cls,
+        number: int,
+        max_length: int,
+        sources: int,
+        candidates: int,
+        attempts: Attempts,
+        solution: Solution,
+        *,
+        value_before: float,
     ) -> RoundRecord:
         """The record of a round that has led to this solution."""
         mdp = solution.mdp
@@ -115,4 +125,5 @@ class RoundRecord:
             stitched_share=stitched_share(mdp, roll_out(mdp, solution.policy, mdp.starts, SHARE_STEPS)),
             states=mdp.state_count,
             edges=mdp.edge_count,
+            max_length=max_length,
         )
