@@ -74,9 +74,14 @@ def print_comparison(comparison: Comparison, policy: Policy, name: str, out: Con
     if isinstance(changed, dict):
         settings = ", ".join(f"{setting} {value}" for setting, value in changed.items())
         print_line(f"this policy was cloned from the run's graph, solved again with {settings}", out)
-    print_columns({column: _facts(estimate) for column, estimate in comparison.columns.items()}, out)
-    for column in comparison.columns:
-        print_line(f"{column}: {MEANING[column]}", out)
+    columns, meaning = {column: _facts(estimate) for column, estimate in comparison.columns.items()}, MEANING
+    method = policy.card.get("method")
+    if isinstance(method, str):  # a baseline, whose policy is not cloned from a graph
+        columns = {method: columns["cloned"]}
+        meaning = {method: f"mean return of the policy of {method} in the environment"}
+    print_columns(columns, out)
+    for column in columns:
+        print_line(f"{column}: {meaning[column]}", out)
 
 
 def _facts(estimate: ReturnEstimate) -> dict[str, str]:

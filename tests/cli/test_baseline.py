@@ -45,6 +45,18 @@ def test_a_baseline_is_trained_and_its_run_can_be_used_like_any_other(
     assert "already finished; nothing was done" in capsys.readouterr().out
 
 
+def test_the_returns_of_a_baseline_are_shown_under_its_name(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_arrays(Path("car.hdf5"), raw_log())  # two observations and one action, as the car has them
+    assert main(["baseline", "bc", "car.hdf5", "--out", "run", *SMALL]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--environment", "MountainCarContinuous-v0", "--episodes", "1", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert "bc: mean return of the policy of bc in the environment" in printed
+    assert "cloned" not in printed
+
+
 def test_commands_that_need_a_graph_refuse_a_baseline(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["baseline", "bc", log, "--out", "run", *SMALL]) == 0
     for command in (["certify", "run"], ["clone", "run", "--name", "other"], ["solve", "run"]):
