@@ -235,8 +235,8 @@ class StitchConfig(Settings):
     """if there are fewer candidates than this fraction of `attempts`, candidates are also searched from the neighbours
     of the sampled states, because two stitches may help together where neither helps alone; 0: never [the paper]"""
     dead_end_value: Finite | None = None
-    """value of a state after which the log has no data; none: the smallest possible value: the
-    smallest reward of steps that continue / (1 - gamma), or if episodes terminate, the minimum of that, 0 and the
+    """value of a state after which the log has no data; none: the smallest possible value, which is
+    the smallest reward of steps that continue / (1 - gamma), or if episodes terminate, the minimum of that, 0 and the
     smallest reward of steps that terminate"""
     planner: Planner = "gauss-newton"
     """method that plans the actions of a stitch; cross-entropy: [the paper]"""

@@ -92,7 +92,7 @@ def test_where_the_last_row_is_flagged_too_flags_are_complete_and_a_long_step_en
     assert make(states, timeouts=flags).episode_count == 2
     by_id = make(states, episode_ends=flags)
     assert by_id.episode_count == 2
-    assert "2 steps within episodes, by the log's own flags, are unusually long." in text(by_id)
+    assert "The log marks no end of an episode at 2 unusually long steps." in text(by_id)
     # a log that was cut off may lack other flags as well
     cut = make(states[:-1], timeouts=flags[:-1])
     assert cut.episode_count == 4

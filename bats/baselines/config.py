@@ -133,7 +133,7 @@ class BRACConfig(SACConfig):
     behaviour_learning_rate: Rate = 5e-4
     """of the model of the log's policy"""
     warm_start: Count = 20_000
-    """updates after these that train the policy with the divergence alone"""
+    """updates, after those for the model of the log's policy, that train the policy with the divergence alone"""
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,9 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         ordinary, jumps = _classify_steps(observations, ~flagged[:-1])
         continues[:-1] = ordinary & ~is_end[:-1]
         if flags.complete and not (timeouts is not None and _are_sub_goals(timeouts, continues)):
-            if longest := int(np.count_nonzero(jumps)):
-                kept = f"{plural(longest, 'step')} within episodes, by the log's own flags, are unusually long."
-                notes.append(Note("fact", f"{kept} Use `--timeouts` or episode ids if these are ends of episodes."))
+            if long_steps := int(np.count_nonzero(jumps)):
+                text = f"The log marks no end of an episode at {plural(long_steps, 'unusually long step')}."
+                notes.append(Note("fact", f"{text} If episodes end there, mark these rows as timeouts."))
             jumps[:] = False
         count = int(np.count_nonzero(jumps))
         jump = f"(more than {JUMP_FACTOR:g} times as long as the longest ordinary steps)"

@@ -25,7 +25,7 @@ from bats.stitching.history import History
 
 NEARBY = NeighbourConfig(count=4, scales=(0.1, 0.01, 0.002, 0.0005))
 """where recovery sources are drawn from: half an ordinary step to five away from a rollout in the mazes"""
-AFFORDABLE = 64
+MAX_STITCH_SEQUENCES = 64
 """sequences of discrete actions that are searched for a stitch, because all of them have to be unrolled"""
 
 
@@ -47,8 +47,8 @@ def lengths_to_search(
     """The maximum lengths that a round searches with in turn, until one gives candidates."""
     if action_count is not None and longest > 1:
         # every sequence of discrete actions is searched, so stitches are only as long as that is affordable
-        affordable = [length for length in range(2, longest + 1) if max(action_count, 2) ** length <= AFFORDABLE]
-        longest = max(affordable, default=1)
+        count = max(action_count, 2)
+        longest = max((length for length in range(2, longest + 1) if count**length <= MAX_STITCH_SEQUENCES), default=1)
     halved = half_length_every is not None and number % half_length_every == 0 and longest > 1
     return (longest // 2, longest) if halved else (longest,)
 

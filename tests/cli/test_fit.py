@@ -109,6 +109,7 @@ def test_starting_again_says_so_and_prints_the_same_facts(run: Path, capsys: pyt
     shown = facts(printed)
     assert shown["stitches tried"] == str(sum(record.tried for record in records))
     assert shown["accepted"] == str(sum(record.accepted for record in records))
+    assert shown["actions of a stitch"] == f"at most {max(record.max_length or 0 for record in records)} (as set)"
     assert shown["optimal value with stitches"] == f"{records[-1].value:.6g}"  # nothing is pruned
     assert shown["optimal value without stitches"] == f"{summary.log_value:.6g}"
     assert shown["value of the log at the starts"].startswith(f"{summary.logged_value:.6g} ")

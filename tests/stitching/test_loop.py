@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial import cKDTree
 
 from bats.config import CandidateConfig, NeighbourConfig, StitchConfig
 from bats.data.dataset import Dataset
@@ -16,11 +17,12 @@ from bats.graph.rollouts import reachable, roll_out
 from bats.graph.solve import policy_iteration, start_value
 from bats.metric.scaled import ScaledMetric
 from bats.model.ensemble import unroll_batches
+from bats.model.held_out import LocalErrors
 from bats.planning.context import PlanningContext
 from bats.planning.planner import end_error
 from bats.stitching.history import History
 from bats.stitching.loop import Round, stitch
-from bats.stitching.sources import AFFORDABLE
+from bats.stitching.sources import MAX_STITCH_SEQUENCES
 from tests.compilations import compilations
 from tests.known_worlds import Ring, context_of
 from tests.plane_logs import REACH, crossing, plane_context, three_lanes
@@ -68,6 +70,19 @@ def stitches_on_the_rollout(mdp: TabularMDP) -> list[tuple[list[float], list[flo
     used = edges[(edges >= 0) & (mdp.stitch_round[edges] != LOGGED)]
     ends = np.stack([mdp.states[mdp.source[used]], mdp.states[mdp.target[used]]], axis=1)
     return [tuple(pair) for pair in ends.astype(np.float64).round(2).tolist()]  # type: ignore[misc]
+
+
+def test_stitches_are_only_as_long_as_the_model_is_reliable_unless_a_length_is_set() -> None:
+    log = crossing()
+    # errors of 0.004 per step: two of them stay below the tolerance of 0.01, and three do not
+    points = log.observations.astype(np.float64)
+    context = plane_context(log, local_errors=LocalErrors(cKDTree(points), np.full((len(points), 1), 0.004)))
+    mdp = from_dataset(log, gamma=GAMMA)
+    chosen = list(stitch_all(mdp, context, replace(TWO_ACTIONS, max_length=None, local_error=True)))
+    assert {done.record.max_length for done in chosen} == {2}
+    assert max(done.attempts.length.max() for done in chosen) == 2
+    as_set = list(stitch_all(mdp, context, replace(ONE_ACTION, local_error=True)))
+    assert {done.record.max_length for done in as_set} == {1}
 
 
 def test_stitching_ends_when_no_plan_ever_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +281,7 @@ def test_discrete_actions_are_stitched_too() -> None:
     assert rounds[-1].solution.mdp.action.dtype.kind == "i"
     # from 2 forwards to 3 and to 4, which earns 1, and then back to 3 and to 4 again for ever
     assert rounds[-1].record.value == pytest.approx(GAMMA / (1 - GAMMA**2))
-    assert all(2 ** int(done.stitches.length.max(initial=0)) <= AFFORDABLE for done in rounds)
+    assert all(2 ** int(done.stitches.length.max(initial=0)) <= MAX_STITCH_SEQUENCES for done in rounds)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from bats.graph.solve import policy_iteration
 from bats.stitching.candidates import Candidates
 from bats.stitching.history import History
 from bats.stitching.records import Attempts, Outcome
-from bats.stitching.sources import AFFORDABLE, lengths_to_search, most_promising, sample_sources
+from bats.stitching.sources import MAX_STITCH_SEQUENCES, lengths_to_search, most_promising, sample_sources
 from tests.mdps import mdp_from_edges, stitches_between
 
 CONFIG = StitchConfig(samples=200)
@@ -53,8 +53,8 @@ def test_every_few_rounds_stitches_are_half_as_long_if_that_gives_candidates() -
 @pytest.mark.parametrize("action_count", [2, 4, 5, 32, 2000])
 def test_stitches_of_discrete_actions_are_as_long_as_all_sequences_can_be_searched(action_count: int) -> None:
     (longest,) = lengths_to_search(25, None, 1, action_count)
-    assert longest == 1 or action_count**longest <= AFFORDABLE
-    assert action_count ** (longest + 1) > AFFORDABLE
+    assert longest == 1 or action_count**longest <= MAX_STITCH_SEQUENCES
+    assert action_count ** (longest + 1) > MAX_STITCH_SEQUENCES
 
 
 def test_the_most_promising_candidates_are_those_with_most_visits_gain_and_success() -> None:
