@@ -11,7 +11,7 @@ import pytest
 from scipy.spatial import cKDTree
 
 from bats.arrays import Metric
-from bats.config import BisimulationConfig
+from bats.config import BisimulationConfig, Config
 from bats.graph.mdp import Stitches, TabularMDP, from_dataset
 from bats.graph.relabel import stitch_errors, value_of_a_step
 from bats.graph.solve import policy_iteration
@@ -99,7 +99,7 @@ def log_mdp() -> tuple[TabularMDP, float]:
     return replace(mdp, penalty=0.02 * step_value), step_value
 
 
-def stitched(saved: list[Event] | None = None) -> Iterator[Event]:
+def stitched(saved: list[Event] | None = None, config: Config = CONFIG) -> Iterator[Event]:
     """All events, or those that follow saved ones."""
     mdp, step_value = log_mdp()
     rounds = [event for event in saved or [] if isinstance(event, Round)]
@@ -107,7 +107,7 @@ def stitched(saved: list[Event] | None = None) -> Iterator[Event]:
     return stitch_with_refresh(
         mdp,
         context,
-        CONFIG,
+        config,
         seed=0,
         step_value=step_value,
         saved_rounds=[(done.stitches, done.attempts) for done in rounds],
@@ -131,6 +131,15 @@ def test_the_metric_is_learned_before_the_first_round_every_few_rounds_and_after
     assert rounds == list(range(1, len(rounds) + 1))
     assert numbers[-1] == ("metric", len(rounds))
     assert isinstance(events[-1], Finished)
+
+
+def test_no_other_metric_is_learned_when_no_plan_ever_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bats.stitching.history.MAX_FAILED_PLANS", 1)
+    hopeless = replace(CONFIG, stitch=replace(CONFIG.stitch, tolerance=1e-6))
+    events = list(stitched(config=hopeless))
+    assert [type(event) for event in events] == [Refresh, Round, Finished]
+    # and none when it is continued after its round
+    assert [type(event) for event in stitched(events[:2], hopeless)] == [Finished]
 
 
 def test_the_finished_graph_has_the_errors_by_the_last_metric_alone(events: list[Event]) -> None:
