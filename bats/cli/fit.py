@@ -105,6 +105,8 @@ def _length_facts(result: Result) -> dict[str, str]:
     """How many actions a stitch could have, and what chose that."""
     longest = max((record.max_length or 0 for record in result.records), default=0)
     why = "chosen by the model's errors on held-out rows" if result.config.stitch.max_length is None else "as set"
+    if result.mdp.action_count is not None:
+        why += ", and as many as all sequences of discrete actions can be searched for"
     return {"actions of a stitch": f"at most {longest} ({why})"} if longest else {}
 
 

@@ -19,7 +19,7 @@ from bats.errors import SettingError
 from bats.graph.files import save_mdp
 from bats.graph.mdp import from_dataset
 from bats.graph.rollouts import roll_out, stitched_share, undiscounted_return
-from bats.graph.solve import logged_value, policy_iteration, possible_values
+from bats.graph.solve import logged_value, policy_iteration, value_of_dead_ends
 from bats.policy.files import load_policy, policy_paths, save_policy
 from bats.runs.folder import RunFolder
 from bats.runs.result import Changes, solve_again
@@ -88,7 +88,7 @@ def _solve_log(arguments: Namespace, terminal: Terminal) -> None:
     with _timed("build", seconds):
         mdp = from_dataset(dataset, gamma=changes.gamma or GAMMA)
     with _timed("solve", seconds):
-        dead_end_value = possible_values(mdp)[0] if changes.dead_end_value is None else changes.dead_end_value
+        dead_end_value = value_of_dead_ends(mdp, changes.dead_end_value)
         solution = policy_iteration(mdp, dead_end_value=dead_end_value)
     if arguments.save is not None:
         save_mdp(mdp, arguments.save)

@@ -165,10 +165,15 @@ def possible_values(mdp: TabularMDP, given: RewardRange | None = None) -> tuple[
     return smallest_and_largest((low / (1 - mdp.gamma), high / (1 - mdp.gamma)), terminating)
 
 
+def value_of_dead_ends(mdp: TabularMDP, given: float | None) -> float:
+    """The given value of dead ends, or the smallest possible one."""
+    return possible_values(mdp)[0] if given is None else given
+
+
 def boundary_values(mdp: TabularMDP, dead_end_value: DeadEnds) -> StateValues:
-    """The values of states before any action: at dead ends the given one or the least possible, 0 elsewhere."""
+    """The values of states before any action: at dead ends the given one or the smallest possible, 0 elsewhere."""
     if dead_end_value is None:
-        dead_end_value, _ = possible_values(mdp)
+        dead_end_value = value_of_dead_ends(mdp, None)
     try:
         given = np.broadcast_to(np.asarray(dead_end_value, dtype=np.float64), mdp.state_count)
     except (TypeError, ValueError, OverflowError):

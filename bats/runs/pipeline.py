@@ -28,7 +28,14 @@ from bats.config import READ_LOG, Config, FilePath, Function, Seed, checked
 from bats.data.dataset import Dataset
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.relabel import final_graph, stitch_errors, value_of_a_step, with_errors
-from bats.graph.solve import Solution, logged_value, policy_iteration, possible_values, reward_limits
+from bats.graph.solve import (
+    Solution,
+    logged_value,
+    policy_iteration,
+    possible_values,
+    reward_limits,
+    value_of_dead_ends,
+)
 from bats.metric.bisimulation import BisimulationMetric, load_metric, save_metric
 from bats.metric.scaled import ScaledMetric
 from bats.model.fit import Model, check_model, fit_model, load_model, save_model
@@ -299,7 +306,7 @@ def clone_solved(
 def summarized(job: Job, log: Solution, solution: Solution, option: Option) -> Summary:
     """How the run ended."""
     config, given = job.config, job.config.stitch.dead_end_value
-    dead_end_value = possible_values(log.mdp)[0] if given is None else given
+    dead_end_value = value_of_dead_ends(log.mdp, given)
     # the value of the log is linear in the value of dead ends, and the certificate needs it with another one
     without, with_one = (logged_value(job.dataset, gamma=config.gamma, dead_end_value=end) for end in (0.0, 1.0))
     return Summary(
@@ -348,6 +355,6 @@ def certify_solved(
             tolerance = float(np.nextafter(error[kept].max(), np.inf))
             config = replace(config, stitch=replace(config.stitch, tolerance=tolerance))
     floor, _ = possible_values(mdp, None if config.certificate is None else config.certificate.reward_range)
-    assumed = possible_values(mdp)[0] if summary.dead_end_value is None else summary.dead_end_value
+    assumed = value_of_dead_ends(mdp, summary.dead_end_value)
     logged = summary.logged_value + summary.logged_dead_end_weight * (floor - assumed)
     return certify(solution, policy, context, config, logged_value=logged, seed=run.header().seed, progress=progress)
