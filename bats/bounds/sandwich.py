@@ -109,9 +109,13 @@ def sandwich(mdp: TabularMDP, errors: ErrorBounds, policy: TabularPolicy) -> Gra
     if not np.all(errors.end_value >= 0):
         raise SettingError("`end_value` must not be negative.")
     floor, ceiling = possible_values(mdp, errors.reward_range)
-    # whether a stitched step terminates is a prediction, so it may have the reward of either kind, or follow the end
-    low, high = smallest_and_largest(*possible_rewards(mdp, errors.reward_range))
-    smallest, largest = (np.clip(reward, low, high) for reward in _edge_rewards(mdp, errors.rewards))
+    # Whether a stitched step terminates is a prediction, so its smallest reward may be that of either kind of steps, or
+    # 0 after the end; but not more than its own kind has, so that the bound stays below the ceiling. Largest likewise.
+    continuing, terminating = possible_rewards(mdp, errors.reward_range)
+    low, high = smallest_and_largest(continuing, terminating)
+    own_low, own_high = np.where(mdp.discount[:, None] > 0, continuing, terminating or continuing).T
+    smallest, largest = _edge_rewards(mdp, errors.rewards)
+    smallest, largest = np.clip(smallest, low, own_high), np.clip(largest, own_low, high)
     error = np.zeros(mdp.edge_count)
     kept = mdp.last_edge >= 0
     error[mdp.last_edge[kept]] = mdp.gamma * np.minimum(errors.end_value, ceiling - floor)[kept]

@@ -136,7 +136,9 @@ def test_bounds_are_the_fixed_points_of_their_definition(rewards: str, terminate
     policy = some_policy(mdp, kind, seed)
     errors = ErrorBounds(rng.exponential(size=mdp.stitch_count), graph.reward_range)
     bounds = sandwich(mdp, errors, policy)
-    min_reward, max_reward = smallest_and_largest(*possible_rewards(mdp))
+    continuing, terminating = possible_rewards(mdp)
+    of_any_kind = smallest_and_largest(continuing, terminating)
+    of_own_kind = np.where(mdp.discount[:, None] > 0, continuing, terminating or continuing)
     low, high = mdp.reward.copy(), mdp.reward.copy()
     for edge in np.flatnonzero(mdp.stitch != NO_STITCH):
         stitch = mdp.stitch[edge]
@@ -146,8 +148,8 @@ def test_bounds_are_the_fixed_points_of_their_definition(rewards: str, terminate
     end_value = np.minimum(np.append(errors.end_value, 0.0), bounds.ceiling - bounds.floor)[mdp.stitch]
     is_last = np.isin(np.arange(mdp.edge_count), mdp.last_edge)
     error = mdp.gamma * np.where(is_last, end_value, 0.0)
-    pessimistic = replace(mdp, reward=np.clip(low, min_reward, max_reward) - error)
-    optimistic = replace(mdp, reward=np.clip(high, min_reward, max_reward) + error)
+    pessimistic = replace(mdp, reward=np.minimum(np.maximum(low, of_any_kind[0]), of_own_kind[:, 1]) - error)
+    optimistic = replace(mdp, reward=np.maximum(np.minimum(high, of_any_kind[1]), of_own_kind[:, 0]) + error)
     terminal = mdp.always_terminal & (mdp.out_degree == 0)
     lower, upper = (np.where(terminal, 0.0, end) for end in (bounds.floor, bounds.ceiling))
     for _ in range(800):  # 0.97^800 is 3e-11
@@ -296,6 +298,15 @@ def test_of_a_stitch_that_nothing_is_known_about_only_floor_and_ceiling_are_know
     bounds = sandwich(mdp, ErrorBounds(*unknown_errors(mdp)), by_stitch(mdp))
     assert (bounds.lower[0], bounds.upper[0]) == pytest.approx((lower, upper))
     assert (bounds.floor, bounds.ceiling) == pytest.approx((lower, upper))
+
+
+@pytest.mark.parametrize("reward", [7.0, -7.0])
+def test_a_stitched_reward_that_no_such_step_has_does_not_push_one_bound_beyond_the_other(reward: float) -> None:
+    """Only a termination has 7 or -7, and a stitch claims it for a step that continues, for ever."""
+    log = mdp_from_edges(3, [(0, 0, 0.0), (1, 2, reward)], gamma=0.5, ends=(1,))
+    mdp = connect(log, 0, 0, [reward])
+    bounds = sandwich(mdp, ErrorBounds(np.zeros(1)), by_stitch(mdp))
+    assert bounds.floor <= bounds.lower[0] <= bounds.upper[0] <= bounds.ceiling
 
 
 def test_a_missed_goal_may_have_the_reward_of_a_step_that_continues() -> None:
