@@ -104,12 +104,12 @@ def task_log(study: StudyFolder, task: str, config: ComparisonConfig, progress: 
 def _train_baseline(
     study: StudyFolder, method: str, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress
 ) -> None:
-    settings = config.of_baseline(method)
-    needs_model = METHODS[method_name(settings)].extend is not None
-    ordered = sorted(logs.items(), key=lambda entry: str(sizes_of(entry[1])))
-    for _, group in groupby(ordered, key=lambda entry: sizes_of(entry[1])):
+    kinds = {task: (config.of_baseline(method, task), sizes_of(log)) for task, log in logs.items()}
+    for (settings, _), tasks in groupby(sorted(kinds, key=lambda task: str(kinds[task])), key=lambda task: kinds[task]):
+        needs_model = METHODS[method_name(settings)].extend is not None
         runs = []
-        for task, log in group:
+        for task in tasks:
+            log = logs[task]
             model = _shared_model(study, task, log, progress) if needs_model else None
             folders = [BaselineFolder(study.run(method, task, seed)) for seed in range(config.seeds)]
             runs += [Run(log, seed, folder, model) for seed, folder in enumerate(folders)]

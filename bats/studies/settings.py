@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bats.baselines.config import CONFIGS, Baseline, BCConfig
+from bats.baselines.config import CONFIGS, Baseline, BCConfig, CQLConfig, ReBRACConfig
 from bats.config import Config, Count, Settings
 from bats.errors import SettingError
 from bats.presets import preset
@@ -17,6 +17,13 @@ BEST_TENTH = "bc-best-tenth"
 BASELINES: dict[str, Baseline] = {name: kind() for name, kind in CONFIGS.items()} | {
     BEST_TENTH: BCConfig(best_share=0.1)
 }
+ROBOT_BASELINES: dict[str, Baseline] = BASELINES | {
+    "cql": CQLConfig(target_gap=None),
+    "rebrac": ReBRACConfig(
+        batch_size=1024, learning_rate=1e-3, critic_learning_rate=1e-3, policy_penalty=0.05, critic_penalty=0.5
+    ),
+}
+"""CORL's settings for D4RL's medium-replay logs (ReBRAC's are those of hopper), where they differ from the mazes'"""
 METHOD_NAMES = (*BASELINES, BATS, BATS_PAPER)
 
 
@@ -63,9 +70,9 @@ class ComparisonConfig(Settings):
                 for task in self.tasks:
                     self.of_bats(method, task)
 
-    def of_baseline(self, method: str) -> Baseline:
-        """The settings of a baseline."""
-        return baseline_settings(method, self.updates)
+    def of_baseline(self, method: str, task: str) -> Baseline:
+        """The settings of a baseline on a task."""
+        return baseline_settings(method, self.updates, ROBOT_BASELINES if task.endswith("-mixed") else BASELINES)
 
     def of_bats(self, method: str, task: str) -> Config:
         """The settings of BATS on a task."""
@@ -74,9 +81,11 @@ class ComparisonConfig(Settings):
         return preset(f"paper-{task.removeprefix('maze2d-').removesuffix('-mixed')}")
 
 
-def baseline_settings(method: str, updates: int | None = None) -> Baseline:
+def baseline_settings(
+    method: str, updates: int | None = None, baselines: Mapping[str, Baseline] = BASELINES
+) -> Baseline:
     """The settings of a baseline with some number of updates, or with its own."""
-    return BASELINES[method] if updates is None else replace(BASELINES[method], updates=updates)
+    return baselines[method] if updates is None else replace(baselines[method], updates=updates)
 
 
 def check_methods(methods: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bats.baselines.config import BCConfig
+from bats.baselines.config import BCConfig, CQLConfig
 from bats.baselines.folder import BaselineFolder
 from bats.cli.main import main
 from bats.errors import BatsError, SettingError
@@ -76,8 +76,15 @@ def test_the_paper_has_settings_for_every_task_of_the_studies() -> None:
 
 def test_cloning_the_best_tenth_is_a_method_of_its_own() -> None:
     config = replace(SMALL, methods=("bc", BEST_TENTH))
-    assert config.of_baseline(BEST_TENTH) == BCConfig(updates=20, best_share=0.1)
-    assert config.of_baseline("bc") == BCConfig(updates=20)
+    assert config.of_baseline(BEST_TENTH, "maze2d-umaze") == BCConfig(updates=20, best_share=0.1)
+    assert config.of_baseline("bc", "maze2d-umaze") == BCConfig(updates=20)
+
+
+def test_baselines_have_the_settings_published_for_the_kind_of_task() -> None:
+    config = replace(SMALL, methods=("cql", "iql"))
+    assert config.of_baseline("cql", "maze2d-umaze") == CQLConfig(updates=20)
+    assert config.of_baseline("cql", "hopper-mixed") == CQLConfig(updates=20, target_gap=None)
+    assert config.of_baseline("iql", "hopper-mixed") == config.of_baseline("iql", "maze2d-umaze")
 
 
 def test_a_log_of_another_size_is_not_taken_for_the_right_one(tmp_path: Path) -> None:
