@@ -26,6 +26,7 @@ from bats.errors import DataError, SettingError
 from bats.model.ensemble import Dynamics
 from bats.networks.inference import mean_and_std
 from bats.networks.mlp import MLP
+from bats.policy.demonstrations import best_episodes
 from bats.policy.policy import Policy
 from bats.storage.json_records import to_plain
 
@@ -71,18 +72,7 @@ def rows_used(dataset: Dataset, config: Baseline) -> Bool[np.ndarray, "N"]:
 
     A next state is unknown at terminations only, where it does not count: the discount is 0.
     """
-    if isinstance(config, BCConfig) and config.best_share < 1:
-        return best_episodes(dataset, config.best_share)
-    return np.ones(len(dataset), dtype=bool)
-
-
-def best_episodes(dataset: Dataset, share: float) -> Bool[np.ndarray, "N"]:
-    """The rows of the episodes with the largest returns that make up a share of the log, one episode at least."""
-    episode = np.cumsum(np.concatenate([[0], dataset.episode_ends[:-1]]))
-    returns, lengths = np.bincount(episode, dataset.rewards), np.bincount(episode)
-    order = np.argsort(-returns, kind="stable")
-    chosen = order[: max(int(np.searchsorted(np.cumsum(lengths[order]), share * len(dataset), side="right")), 1)]
-    return np.isin(episode, chosen)
+    return best_episodes(dataset, config.best_share if isinstance(config, BCConfig) else 1.0)
 
 
 def table(dataset: Dataset, scales: Scales, config: Baseline) -> Float[np.ndarray, "n columns"]:

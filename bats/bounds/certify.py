@@ -8,6 +8,7 @@ for that, the bounds are all that rewards allow, and the certificate says why.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,53 +28,59 @@ from bats.policy.policy import Policy
 
 def certify(
     solution: Solution,
-    clone: Policy,
+    clones: Mapping[str, Policy],
     context: PlanningContext,
     config: Config,
     *,
     logged_value: float,
     seed: int,
     progress: Progress = no_progress,
-) -> Certificate:
-    """Bounds the graph's policy and its clone; plans are relied on within the tolerance of stitches.
+) -> dict[str, Certificate]:
+    """Bounds the graph's policy and cloned policies, given by name; plans are relied on within stitches' tolerance.
 
-    Deploy if the clone's lower bound exceeds the logged value and the starts lie within the log's support. Why nothing
+    Deploy if a clone's lower bound exceeds the logged value and the starts lie within the log's support. Why nothing
     could be bounded, where that is so, is the first reason to hold.
     """
     mdp, settings = solution.mdp, config.certificate or CertificateConfig()
-    unknown: tuple[str, ...] = ()
+    total, estimator, unknown = 1 + len(clones), None, ""
     try:
         estimator = ErrorEstimator.of(solution, context, config, seed=seed, progress=progress)
-        progress("computing bounds", 0, 2)
+        progress("computing bounds", 0, total)
         graph, graph_factors = bound_graph(solution, estimator)
-        progress("computing bounds", 1, 2)
-        cloned, clone_factors = bound_clone(solution, clone, estimator, floor=graph.floor, ceiling=graph.ceiling)
-        progress("computing bounds", 2, 2)
-        if not clone_factors.known:
-            few = f"Only {clone_factors.windows:,} windows of held-out rows could be compared with the model"
-            unknown = (f"{few}. These are too few for {settings.confidence:.0%} confidence; use a larger log.",)
     except DataError as error:
-        # no stitch is trusted, and of the clone only what rewards allow is known
+        # no stitch is trusted, and of the clones only what rewards allow is known
         graph = sandwich(mdp, ErrorBounds(*unknown_errors(mdp), settings.reward_range), solution.policy)
-        lower, upper = (np.full(mdp.state_count, value) for value in (graph.floor, graph.ceiling))
-        cloned = ValueBounds(lower, upper, graph.floor, graph.ceiling, mdp.starts, mdp.start_weights)
-        graph_factors = clone_factors = CalibrationFactors(math.inf, math.inf, 0)
-        unknown = (f"Bounds cannot be computed: expected {error.expected}, found {error.found}.",)
-    at = mdp.starts
-    coverage = float(mdp.start_weights @ (clone.support_distance(mdp.states[at]) <= 1))
-    ends = (values[at] for values in (graph.lower, graph.upper, cloned.lower, cloned.upper))
-    return Certificate(
-        reasons=(*unknown, *reasons_to_hold(cloned, logged_value=logged_value, coverage=coverage)),
-        clone=cloned.start,
-        graph=graph.start,
-        logged_value=logged_value,
-        coverage=min(coverage, 1.0),
-        share_on_stitches=graph.share_on_stitches,
-        floor=graph.floor,
-        ceiling=graph.ceiling,
-        confidence=settings.confidence,
-        graph_factors=graph_factors,
-        clone_factors=clone_factors,
-        policy=policy_checksum(clone),
-        at_starts=StartBounds(at, mdp.start_weights, *ends),
-    )
+        graph_factors = CalibrationFactors(math.inf, math.inf, 0)
+        unknown = f"Bounds cannot be computed: expected {error.expected}, found {error.found}."
+    floor, ceiling, at = graph.floor, graph.ceiling, mdp.starts
+    certificates = {}
+    for number, (name, clone) in enumerate(clones.items(), 1):
+        progress("computing bounds", number, total)
+        if estimator is None:
+            lower, upper = (np.full(mdp.state_count, value) for value in (floor, ceiling))
+            cloned, factors = ValueBounds(lower, upper, floor, ceiling, at, mdp.start_weights), graph_factors
+        else:
+            cloned, factors = bound_clone(solution, clone, estimator, floor=floor, ceiling=ceiling)
+            few = f"Only {factors.windows:,} windows of held-out rows could be compared with the model. These are too "
+            few += f"few for {settings.confidence:.0%} confidence; use a larger log."
+            unknown = "" if factors.known else few
+        coverage = float(mdp.start_weights @ (clone.support_distance(mdp.states[at]) <= 1))
+        reasons = reasons_to_hold(cloned, logged_value=logged_value, coverage=coverage)
+        ends = (values[at] for values in (graph.lower, graph.upper, cloned.lower, cloned.upper))
+        certificates[name] = Certificate(
+            reasons=(unknown, *reasons) if unknown else reasons,
+            clone=cloned.start,
+            graph=graph.start,
+            logged_value=logged_value,
+            coverage=min(coverage, 1.0),
+            share_on_stitches=graph.share_on_stitches,
+            floor=floor,
+            ceiling=ceiling,
+            confidence=settings.confidence,
+            graph_factors=graph_factors,
+            clone_factors=factors,
+            policy=policy_checksum(clone),
+            at_starts=StartBounds(at, mdp.start_weights, *ends),
+        )
+    progress("computing bounds", total, total)
+    return certificates

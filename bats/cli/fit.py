@@ -132,14 +132,13 @@ def _option_facts(options: tuple[Option, ...]) -> dict[str, str]:
 def policy_facts(policy: Policy, file: Path) -> dict[str, str]:
     """How a policy was cloned."""
     card = policy.card
+    common = {"validation error": f"{card['validation_error']:.4g} (negative log-likelihood)", "policy": str(file)}
+    if "share_cloned" in card:
+        return {"rows cloned": f"{card['rows']:,} of the log, without stitches"} | common
     counts, threshold = f"{card['rollouts_cloned']:,} of {card['rollouts']:,}", f"{card['threshold']:.4g}"
     if card["threshold_measure"] != "return":
         threshold = f"{card['threshold']:.1%} of the best return from nearby starts"
-    return {
-        "rollouts cloned": f"{counts} (return at least {threshold})",
-        "validation error": f"{card['validation_error']:.4g} (negative log-likelihood)",
-        "policy": str(file),
-    }
+    return {"rollouts cloned": f"{counts} (return at least {threshold})"} | common
 
 
 def print_certificate(certificate: Certificate, out: Console) -> None:

@@ -120,6 +120,11 @@ class Dataset:
     def episode_count(self) -> int:
         return int(np.count_nonzero(self.episode_ends))
 
+    @property
+    def episode(self) -> Int[np.ndarray, "N"]:
+        """The number of each row's episode."""
+        return np.cumsum(np.concatenate([[0], self.episode_ends[:-1]]))
+
     def with_rewards(self, rewards: ArrayLike) -> Dataset:
         """The same log with other rewards, one for each row."""
         with naming(self.name):

@@ -18,7 +18,7 @@
     timings.jsonl               seconds per stage and round: the one file that differs between equal runs
     finished.json               a summary, the last file of a run
     files.json                  all files above but two, with their checksums: `manifest`
-    policies/, certificates/    further policies and certificates of the same run, each with a name of its own
+    policies/, certificates/    those of all candidates for the policy, by their names; clone and certify add others
     evaluation.json             returns in an environment, where the policy was played in one
     training.safetensors        the state of training, while it lasts
     lock                        held by the process that works here; the system releases it when the process ends
@@ -54,7 +54,7 @@ from bats.runs.manifest import (
     remove_unlisted,
     write_manifest,
 )
-from bats.runs.records import VERSION, Header, LogCard, StitchErrors, Summary, Timing
+from bats.runs.records import BATS, VERSION, Header, LogCard, StitchErrors, Summary, Timing
 from bats.runs.stages import STAGES, setting_differences, stage_checksums
 from bats.stitching.records import Attempts, RoundRecord
 from bats.storage.atomic import output_errors, read_text, refuse_other_files, remove_temporary, write_text
@@ -186,8 +186,8 @@ class RunFolder:
             "model": self.model.name in listed or self.training.exists(),
             "stitching": base_path(self._mdp).relative_to(self.path).as_posix() in listed,
             "final graph": self._options.name in listed,
-            "policy": self.policy.name in listed,
-            "certificate": self.certificate.name in listed or self._summary.name in listed,
+            "policy": f"policies/{BATS}.safetensors" in listed,
+            "certificate": f"certificates/{BATS}/certificate.json" in listed or self._summary.name in listed,
         }
         last = max((number for number, stage in enumerate(STAGES, 1) if made[stage]), default=0)
         return list(STAGES)[:last]
@@ -309,6 +309,10 @@ class RunFolder:
     def options(self) -> tuple[Option, ...]:
         """The penalties and tolerances that were compared, best first; none where nothing was to be chosen."""
         return read_lines(Option, self._options)
+
+    def candidate(self, name: str) -> Path:
+        """The file of a policy that is compared with others."""
+        return self.policies / f"{name}.safetensors"
 
     def save_selection(self, selection: Selection) -> None:
         write_struct(self._rollouts, _ROLLOUTS, selection, overwrite=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
@@ -46,9 +46,10 @@ from bats.policy.files import load_policy, save_policy
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 from bats.presets import preset
+from bats.runs.candidates import best_candidate, clone_log
 from bats.runs.folder import RunFolder
 from bats.runs.interrupts import noted_interrupts, stoppable
-from bats.runs.records import Header, Summary, Timing
+from bats.runs.records import BATS, CANDIDATES, CLONED_SHARES, Header, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
@@ -104,10 +105,12 @@ def fit(
             mdp, records, value_metric = stitched(job, log, model, on_round)
             options = chosen(job, log, mdp, model)
             solution = final_solution(job, log, mdp, options[0])
-            policy = cloned(job, solution)
+            policies = cloned(job, solution)
             summary = summarized(job, log, solution, options[0])
-            certificate = certified(job, solution, policy, model, summary)
-            run.finish(summary)
+            certificates = certified(job, solution, policies, model, summary)
+            name = best_candidate(certificates) if certificates else BATS
+            policy, certificate = keep(job, policies[name], certificates.get(name))
+            run.finish(replace(summary, policy=name))
         result = Result(
             folder=run.path,
             log=dataset.name,
@@ -274,17 +277,26 @@ def final_solution(job: Job, log: Solution, mdp: TabularMDP, option: Option) -> 
         return policy_iteration(mdp, dead_end_value=job.config.stitch.dead_end_value)
 
 
-def cloned(job: Job, solution: Solution) -> Policy:
-    """The saved policy, or a new clone of the graph's policy."""
-    run = job.run
-    with run.timed("cloning"):
-        if run.policy.exists():
-            return load_policy(run.policy)
-        support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
-        policy, selection = clone_solved(solution, job.metric, job.config, support, job.header, job.progress)
-        run.save_selection(selection)
-        save_policy(policy, run.policy)
-        return policy
+def cloned(job: Job, solution: Solution) -> dict[str, Policy]:
+    """The clone of the graph's policy, and clones of the log where bounds can compare them; saved ones are loaded."""
+    run, config, policies = job.run, job.config, {}
+    support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
+    for name in CANDIDATES if config.certificate is not None else (BATS,):
+        file = run.candidate(name)
+        with run.timed("cloning"):
+            if file.exists():
+                policies[name] = load_policy(file)
+            elif name == BATS:
+                policy, selection = clone_solved(solution, job.metric, config, support, job.header, job.progress)
+                policies[name] = policy
+                run.save_selection(selection)
+            else:
+                share, progress = CLONED_SHARES[name], job.progress
+                policies[name] = clone_log(
+                    job.dataset, share, config.cloning, support, seed=job.seed, progress=progress
+                )
+            save_policy(policies[name], file, overwrite=True)
+    return policies
 
 
 def clone_solved(
@@ -321,29 +333,45 @@ def summarized(job: Job, log: Solution, solution: Solution, option: Option) -> S
         log_value=log.start_value,
         value=solution.start_value,
         metric=tuple(job.metric.weight.tolist()),
+        policy=BATS,
     )
 
 
-def certified(job: Job, solution: Solution, policy: Policy, model: Model, summary: Summary) -> Certificate | None:
-    """The saved certificate, or a new one; none where the settings have none."""
-    run, certificate = job.run, load_certificate(job.run.path)
-    if certificate is None and job.config.certificate is not None:
+def certified(
+    job: Job, solution: Solution, policies: Mapping[str, Policy], model: Model, summary: Summary
+) -> dict[str, Certificate]:
+    """The certificates of the policies, the saved ones or new ones; none where the settings have none."""
+    run, config = job.run, job.config
+    if config.certificate is None:
+        return {}
+    saved = {name: load_certificate(run.certificates / name) for name in policies}
+    found = {name: certificate for name, certificate in saved.items() if certificate is not None}
+    if len(found) < len(saved):
         with run.timed("certifying"):
-            certificate = certify_solved(run, solution, policy, model, summary, job.config, job.progress)
-            save_certificate(certificate, run.path)
-    return certificate
+            found = certify_solved(run, solution, policies, model, summary, config, job.progress)
+            for name, certificate in found.items():
+                save_certificate(certificate, run.certificates / name)
+    return found
+
+
+def keep(job: Job, policy: Policy, certificate: Certificate | None) -> tuple[Policy, Certificate | None]:
+    """Saves a policy as that of the run, with its certificate."""
+    save_policy(policy, job.run.policy, overwrite=True)
+    if certificate is not None:
+        save_certificate(certificate, job.run.path)
+    return policy, certificate
 
 
 def certify_solved(
     run: RunFolder,
     solution: Solution,
-    policy: Policy,
+    policies: Mapping[str, Policy],
     model: Model,
     summary: Summary,
     config: Config,
     progress: Progress,
-) -> Certificate:
-    """Bounds on the graph's policy and on a clone of it. Errors are measured in the run's metric, or ordinary steps."""
+) -> dict[str, Certificate]:
+    """Bounds on the graph's policy and on clones. Errors are measured in the run's metric, or ordinary steps."""
     mdp = solution.mdp
     context = PlanningContext.of(model, run_metric(summary), mdp, local_error=config.stitch.local_error)
     if config.metric == "bisimulation":
@@ -357,4 +385,4 @@ def certify_solved(
     floor, _ = possible_values(mdp, None if config.certificate is None else config.certificate.reward_range)
     assumed = value_of_dead_ends(mdp, summary.dead_end_value)
     logged = summary.logged_value + summary.logged_dead_end_weight * (floor - assumed)
-    return certify(solution, policy, context, config, logged_value=logged, seed=run.header().seed, progress=progress)
+    return certify(solution, policies, context, config, logged_value=logged, seed=run.header().seed, progress=progress)

@@ -17,8 +17,15 @@ from bats.data.episodes import Note
 from bats.storage.schema import MAY_BE_NOT_FINITE
 from bats.storage.tensors import checksum
 
-VERSION = 7
+VERSION = 8
 """raised when the meaning of what a folder holds changes"""
+
+
+BATS = "bats"
+"""name of the clone of the stitched graph's policy"""
+CLONED_SHARES = {"log": 1.0, "best-tenth": 0.1}
+"""names of clones of the log that it is compared with, and the share of the log that is cloned"""
+CANDIDATES = (BATS, *CLONED_SHARES)
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,8 @@ class Summary:
     """and with the stitches"""
     metric: tuple[float, ...]
     """weight of each component of a state; of ordinary steps where the metric was learned"""
+    policy: str
+    """which of the candidates is the run's policy"""
 
 
 @dataclass(frozen=True, eq=False)

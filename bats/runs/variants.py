@@ -73,7 +73,8 @@ def certify_again(
         reasons.append("its graph was solved with other settings than the run's; use `bats-rl fit --reuse` instead")
     if reasons:
         raise SettingError(f"This policy cannot be certified: {'; '.join(reasons)}.")
-    return certify_solved(run, solve_again(run), clone, load_model(run.model), summary, config, progress)
+    clones, model = {"": clone}, load_model(run.model)
+    return certify_solved(run, solve_again(run), clones, model, summary, config, progress)[""]
 
 
 def _interface(policy: Policy) -> dict[str, str]:

@@ -269,8 +269,12 @@ def test_a_log_of_two_hundred_rows_is_held_with_reasons(tmp_path: Path) -> None:
 def test_where_no_metric_can_be_learned_the_bounds_are_what_rewards_allow_and_the_first_reason_says_why(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("finished.json", "certificate.json", "bounds.safetensors"):
-        (run_copy / name).unlink()
+    for path in (
+        run_copy / "finished.json",
+        *run_copy.rglob("certificate.json"),
+        *run_copy.rglob("bounds.safetensors"),
+    ):
+        path.unlink()
     relisted(run_copy)
 
     def too_few(*_: object, **__: object) -> None:

@@ -95,5 +95,6 @@ def make_lying_run(folder: Path) -> None:
                 log_value=value,
                 value=value,
                 metric=(1.0,),
+                policy="bats",
             )
         )

@@ -67,6 +67,7 @@ def summary(rounds: int, *, dead_end_value: float = 0.0, penalty: float = PENALT
         log_value=8.1,
         value=9.0,
         metric=(1.0,),
+        policy="bats",
     )
 
 

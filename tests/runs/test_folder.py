@@ -55,6 +55,7 @@ def run(tmp_path: Path) -> RunFolder:
 def make(run: RunFolder, *names: str) -> None:
     """Writes and lists files of stages that this run has not made yet."""
     for name in names:
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".safetensors"):
             write_tensors(run.path / name, "bats-made", {}, {})
         else:
@@ -138,22 +139,22 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
     ("made", "config", "message"),
     [
         (
-            ("certificate.json",),
+            ("certificates/bats/certificate.json",),
             replace(CONFIG, certificate=CertificateConfig(confidence=0.5)),
             "its certificate.confidence is 0.95, not 0.5. First .*then `bats-rl certify .*run` adds",
         ),
         (
-            ("certificate.json",),
+            ("certificates/bats/certificate.json",),
             replace(CONFIG, certificate=None),
             "its certificate.confidence is 0.95, not None.*`bats-rl certify",
         ),
         (
-            ("policy.safetensors",),
+            ("policies/bats.safetensors",),
             replace(CONFIG, cloning=CloningConfig(hidden=(8,))),
             r"its cloning.hidden is \[256, 256, 256\], not \[8\]. First .*then `bats-rl clone .*run` adds",
         ),
         (
-            ("policy.safetensors", "certificate.json"),
+            ("policies/bats.safetensors", "certificates/bats/certificate.json"),
             replace(CONFIG, rollouts=RolloutConfig(steps=7), certificate=CertificateConfig(confidence=0.5)),
             "its rollouts.steps is 1000, not 7; its certificate.confidence is 0.95, not 0.5. First .*`bats-rl clone",
         ),
@@ -163,7 +164,7 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
             "its model.updates is 11000, not 5. Choose another folder",
         ),
         (
-            ("certificate.json",),
+            ("certificates/bats/certificate.json",),
             replace(CONFIG, rollouts=RolloutConfig(steps=7), model=ModelConfig(updates=5)),
             "its model.updates is 11000, not 5; its rollouts.steps is 1000, not 7. Choose another folder",
         ),
@@ -178,17 +179,17 @@ def test_settings_of_stages_that_are_not_made_yet_may_change(run: RunFolder) -> 
             "its final_tolerance is None, not 0.1. First .*then `bats-rl clone",
         ),
         (
-            ("policy.safetensors", "certificate.json"),
+            ("policies/bats.safetensors", "certificates/bats/certificate.json"),
             replace(CONFIG, choice=ChoiceConfig(penalties=(1.0,))),
             r"another run: its choice.penalties is \[\], not \[1.0\]. First .*then `bats-rl clone",
         ),
         (
-            ("policy.safetensors", "certificate.json"),
+            ("policies/bats.safetensors", "certificates/bats/certificate.json"),
             replace(CONFIG, bisimulation=BisimulationConfig(updates=7)),
             "its bisimulation.updates is 4000, not 7. Choose another folder",
         ),
         (
-            ("policy.safetensors", "certificate.json"),
+            ("policies/bats.safetensors", "certificates/bats/certificate.json"),
             replace(CONFIG, gamma=0.5, certificate=CertificateConfig(confidence=0.5)),
             "its gamma is 0.9, not 0.5; its certificate.confidence is 0.95, not 0.5. Choose another folder",
         ),
@@ -205,7 +206,7 @@ def test_settings_of_stages_that_are_made_may_not_change_and_the_error_says_what
 
 
 def test_an_unfinished_run_is_to_be_finished_before_anything_is_added_to_it(run: RunFolder) -> None:
-    make(run, "policy.safetensors")
+    make(run, "policies/bats.safetensors")
     other = replace(CONFIG, cloning=CloningConfig(hidden=(8,)))
     finish = f"First finish this run with its own settings, `bats-rl fit … --config {run.path}/settings.json`; "
     finish += "then `bats-rl clone"

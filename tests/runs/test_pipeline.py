@@ -26,7 +26,7 @@ from bats.policy.files import load_policy
 from bats.runs import pipeline
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import Job, fit, own_penalty, penalty_unit, solved_log
-from bats.runs.records import Header
+from bats.runs.records import CANDIDATES, Header
 from bats.runs.result import Result, load_result
 from bats.stitching.records import RoundRecord
 from tests.cli.lying_run import lying_log
@@ -34,8 +34,11 @@ from tests.logs import folder_bytes
 from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
 
-AFTER_POLICY = ("certificate.json", "bounds.safetensors", "finished.json")
-AFTER_STITCHING = ("policy.safetensors", "policy.json", "rollouts.safetensors", *AFTER_POLICY)
+CERTIFICATE, POLICY = ("certificate.json", "bounds.safetensors"), ("policy.safetensors", "policy.json")
+CERTIFICATES = tuple(f"certificates/{name}/{file}" for name in CANDIDATES for file in CERTIFICATE)
+CLONES = tuple(f"policies/{name}{Path(file).suffix}" for name in CANDIDATES for file in POLICY)
+AFTER_CLONING = (*CERTIFICATES, *POLICY, *CERTIFICATE, "finished.json")
+AFTER_STITCHING = (*CLONES, "rollouts.safetensors", *AFTER_CLONING)
 """files that are made after a stage"""
 # with the better penalty the same number of states is cloned, so that nothing has to be compiled anew
 CHOOSING = replace(SMALL, choice=ChoiceConfig(penalties=(2.0,), tolerances=(1.9,)))
@@ -52,7 +55,7 @@ def without_policy(run_copy: Path) -> Path:
 @pytest.fixture
 def without_certificate(run_copy: Path) -> Path:
     """The folder of the small run as it was when the policy had just been cloned."""
-    return remove(run_copy, AFTER_POLICY)
+    return remove(run_copy, AFTER_CLONING)
 
 
 @pytest.fixture
@@ -166,7 +169,10 @@ def test_settings_of_the_certificate_may_change_until_it_is_made(without_certifi
 @pytest.mark.usefixtures("no_training")
 def test_settings_of_the_policy_may_change_until_it_is_made(finished_run: Path, without_policy: Path) -> None:
     even = replace(SMALL, rollouts=RolloutConfig(uniform_share=1.0))
-    result, own = fit(small_log(), even, folder=without_policy), load_policy(finished_run / "policy.safetensors")
+    result, own = (
+        fit(small_log(), even, folder=without_policy),
+        load_policy(finished_run / "policies" / "bats.safetensors"),
+    )
     states = small_log().observations
     assert not np.array_equal(result.policy.predict(states), own.predict(states))
     assert load_result(without_policy).config == even
@@ -180,7 +186,7 @@ def test_a_threshold_that_no_rollout_reaches_leaves_a_folder_that_continues_with
     finished_run: Path, without_policy: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # another number of demonstrations would have to be compiled, and what is cloned is not the point
-    monkeypatch.setattr(pipeline, "clone", lambda *_, **__: load_policy(finished_run / "policy.safetensors"))
+    monkeypatch.setattr(pipeline, "clone", lambda *_, **__: load_policy(finished_run / "policies" / "bats.safetensors"))
     with pytest.raises(
         DataError,
         match=r"a return of at least 1e\+09.*Lower `rollouts.min_return`; the trained model and the stitches are",
@@ -269,7 +275,7 @@ def test_a_run_without_a_certificate_has_no_files_of_one(without_certificate: Pa
     assert result.config.certificate is None
     assert result.certificate is None
     assert result.verdict is None
-    assert not [path for path in result.folder.iterdir() if path.name.startswith(("certificate", "bounds"))]
+    assert not [path for path in result.folder.rglob("*.*") if path.name.startswith(("certificate", "bounds"))]
 
 
 @pytest.mark.usefixtures("no_training")

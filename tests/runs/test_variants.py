@@ -56,8 +56,7 @@ def test_another_certificate_lies_beside_the_first_and_only_the_bounds_differ(ru
     after = folder_bytes(run.path)
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {
-        *("certificates", "certificates/half"),
-        *("certificates/half/certificate.json", "certificates/half/bounds.safetensors"),
+        *("certificates/half", "certificates/half/certificate.json", "certificates/half/bounds.safetensors"),
     }
 
 
@@ -69,8 +68,8 @@ def test_the_same_settings_give_the_same_certificate(run: RunFolder) -> None:
 
 def test_the_same_settings_give_the_same_policy(run: RunFolder) -> None:
     save_policy(clone_again(run), run.policies / "same.safetensors")
-    for name in ("policy.safetensors", "policy.json"):
-        assert (run.policies / name.replace("policy", "same")).read_bytes() == (run.path / name).read_bytes()
+    for name in ("bats.safetensors", "bats.json"):
+        assert (run.policies / name.replace("bats", "same")).read_bytes() == (run.policies / name).read_bytes()
 
 
 def test_another_policy_lies_beside_the_first_and_can_be_certified(run: RunFolder) -> None:
