@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bats.bounds.certificate import Certificate, load_certificate
+from bats.data.dataset import Names
 from bats.errors import DataError
 from bats.graph.rollouts import roll_out
 from bats.report.html import in_words
@@ -82,8 +83,15 @@ class Contents:
 
     def dimension(self, index: int) -> str:
         """The name of a component of the state."""
-        names = self.log_card.observation_names
-        return names[index] if index < len(names) else f"component {index}"
+        return _name(self.log_card.observation_names, index)
+
+    def action_dimension(self, index: int) -> str:
+        """The name of a component of the action."""
+        return _name(self.log_card.action_names, index)
+
+
+def _name(names: Names, index: int) -> str:
+    return names[index] if index < len(names) else f"component {index}"
 
 
 def finite_number(value: object) -> float | None:

@@ -282,6 +282,7 @@ def cloned(job: Job, solution: Solution) -> Policy:
             return load_policy(run.policy)
         support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
         policy, selection = clone_solved(solution, job.metric, job.config, support, job.header, job.progress)
+        policy = replace(policy, card={**policy.card, **run.log_card().names()})
         run.save_selection(selection)
         save_policy(policy, run.policy)
         return policy

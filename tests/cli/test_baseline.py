@@ -12,10 +12,12 @@ from bats.baselines.config import CONFIGS
 from bats.cli.main import main
 from bats.cli.studies import setting_texts
 from bats.data.formats.hdf5 import write_hdf5
+from bats.errors import SettingError
 from bats.policy.files import load_policy
 from tests.cli.printed import error_text
 from tests.logs import small_log as raw_log
 from tests.logs import write_arrays
+from tests.report.pages import facts_of
 from tests.small_runs import small_log
 
 SMALL = ["--updates", "20", "--snapshots", "2", "--hidden", "4", "--batch-size", "8", "--quiet"]
@@ -43,6 +45,18 @@ def test_a_baseline_is_trained_and_its_run_can_be_used_like_any_other(
     capsys.readouterr()
     assert main(["baseline", "bc", log, "--out", "run", *SMALL]) == 0
     assert "already finished; nothing was done" in capsys.readouterr().out
+
+
+def test_the_names_of_the_log_are_kept_by_the_policy_and_shown_in_the_report(empty_folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"{x},{y},{u},{u}" for x, y, u in rng.random((200, 3))]
+    Path("log.csv").write_text("\n".join(["pole_angle,speed,push,gain", *rows]))
+    columns = "observations=pole_angle,speed actions=push rewards=gain"
+    assert main(["baseline", "bc", "log.csv", "--columns", columns, "--out", "run", *SMALL]) == 0
+    with pytest.raises(SettingError, match="speed is nan"):
+        load_policy("run/policy.safetensors").predict([0.0, np.nan])
+    assert main(["report", "run"]) == 0
+    assert facts_of(Path("run/report.html"))["components of the state"] == "pole_angle, speed"
 
 
 def test_the_returns_of_a_baseline_are_shown_under_its_name(

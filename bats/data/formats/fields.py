@@ -18,7 +18,7 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bats.data.dataset import MAX_NAME, Dataset, require
+from bats.data.dataset import MAX_NAME, Dataset, Names, require
 from bats.data.episodes import Note, NoteKind
 from bats.errors import DataError, printable
 
@@ -33,8 +33,6 @@ SYNONYMS = {"observations": "obs observation state states", "actions": "action a
 """names in use elsewhere, for hints only: a field is never read under a name that is not in `KNOWN`"""
 MAX_LISTED = 30
 """names in a message; the rest is counted"""
-
-Names = tuple[str, ...]
 
 EXTRAS, EXTRAS_VERSION = "bats", 1
 """where our own entries are; the version is raised when the meaning of one changes"""
