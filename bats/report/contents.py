@@ -18,7 +18,7 @@ from bats.report.html import in_words
 from bats.runs.folder import RunFolder
 from bats.runs.manifest import file_checksum
 from bats.runs.records import seconds_by_stage
-from bats.runs.result import solve_again
+from bats.runs.result import solve_again, value_of_log
 from bats.stitching.records import SHARE_STEPS
 from bats.storage.json_records import flatten, read_json, to_plain
 
@@ -59,6 +59,7 @@ class Contents:
 
         solution = solve_again(run)
         self.mdp, self.value = solution.mdp, solution.value
+        self.logged_value = value_of_log(self.summary, self.mdp, self.config.certificate)
         # rollouts of a million starts would take gigabytes, and the page shows shares and a few examples
         self.starts = self.mdp.starts[evenly_spaced(len(self.mdp.starts), MAX_ROLLOUTS)]
         self.rollouts = roll_out(self.mdp, solution.policy, self.starts, SHARE_STEPS)

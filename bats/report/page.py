@@ -99,7 +99,7 @@ def value_tiles(run: Contents) -> list[Tile]:
     return [
         Tile("Best with stitches", f"{summary.value:.6g}", remark, main=True),
         Tile("Best in the log alone", f"{summary.log_value:.6g}", remark),
-        Tile("As logged", f"{summary.logged_value:.6g}", remark),
+        Tile("Value of the log", f"{run.logged_value:.6g}", remark),
         Tile("Stitched steps", f"{stitched:.1%}", f"of the policy's first {SHARE_STEPS} steps"),
         # some may have been dropped since, and a run that reuses another one has the other's too
         Tile("Stitches", f"{run.mdp.kept_stitches:,}", f"{run.accepted:,} accepted in all rounds"),

@@ -32,7 +32,6 @@ from bats.graph.solve import (
     Solution,
     logged_value,
     policy_iteration,
-    possible_values,
     reward_limits,
     value_of_dead_ends,
 )
@@ -49,7 +48,7 @@ from bats.presets import preset
 from bats.runs.folder import RunFolder
 from bats.runs.interrupts import noted_interrupts, stoppable
 from bats.runs.records import Header, Summary, Timing
-from bats.runs.result import Result, load_result, run_metric
+from bats.runs.result import Result, load_result, run_metric, value_of_log
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
 from bats.stitching.metric_refresh import Finished, Refresh, remeasured_errors, stitch_with_refresh
@@ -355,7 +354,5 @@ def certify_solved(
         if kept.any():
             tolerance = float(np.nextafter(error[kept].max(), np.inf))
             config = replace(config, stitch=replace(config.stitch, tolerance=tolerance))
-    floor, _ = possible_values(mdp, None if config.certificate is None else config.certificate.reward_range)
-    assumed = value_of_dead_ends(mdp, summary.dead_end_value)
-    logged = summary.logged_value + summary.logged_dead_end_weight * (floor - assumed)
+    logged = value_of_log(summary, mdp, config.certificate)
     return certify(solution, policy, context, config, logged_value=logged, seed=run.header().seed, progress=progress)

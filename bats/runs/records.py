@@ -119,7 +119,8 @@ class Summary:
     dead_end_value: float | None
     """None: the smallest possible one"""
     logged_value: float
-    """discounted return of the logged behaviour from the starts"""
+    """discounted return of the logged behaviour from the starts, with this value of dead ends; `value_of_log` is
+    what is shown"""
     logged_dead_end_weight: float
     """how much that changes with the value of a dead end"""
     log_value: float
