@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -64,17 +66,26 @@ def read_log(file: str, arguments: Namespace, progress: Progress) -> Dataset:
     )
 
 
-def load_reward(name: str) -> RewardFunction:
+def load_function(name: str, option: str) -> Callable[..., Any]:
     """The function called `package.module:function`; the current folder is searched for modules too."""
     module, _, function = name.partition(":")
     if not module or not function:
-        raise SettingError(f"--reward must have the form package.module:function; got '{name}'.")
+        raise SettingError(f"{option} must have the form package.module:function; got '{name}'.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        user_function = getattr(import_module(module), function)
+        found = getattr(import_module(module), function)
     except Exception as error:  # the user's module may raise anything
-        raise SettingError(f"The reward {name} could not be loaded: {type(error).__name__}: {error}.") from error
+        raise SettingError(f"{option} {name} could not be loaded: {type(error).__name__}: {error}.") from error
+    if not callable(found):
+        raise SettingError(f"{option} must be a function; {name} is of type {type(found).__name__}.")
+    function_of_user: Callable[..., Any] = found
+    return function_of_user
+
+
+def load_reward(name: str) -> RewardFunction:
+    """The reward called `package.module:function`."""
+    user_function = load_function(name, "--reward")
 
     def reward(
         states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
