@@ -327,6 +327,32 @@ class TestColumns:
         ):
             load_dataset(tmp_path / "log.csv", discrete=True)
 
+    def test_actions_that_could_be_indices_but_for_their_type_are_noted(self, tmp_path: Path) -> None:
+        log = {"observations": np.arange(40.0), "rewards": np.zeros(40), "actions": np.arange(40) % 3 * 1.0}
+        odd = np.where(np.arange(40) == 7, 1.5, log["actions"])
+        whole = "Actions are whole numbers, but not of an integer type, so they are read as continuous."
+        for actions, line, expected in (
+            (log["actions"], ", line 9", whole),
+            (odd, ", line 9", "except in 1 row (first: row 7, value 1.5{line}), so all are read as continuous."),
+        ):
+            changed = log | {"actions": actions}
+            sources: list[Any] = [changed, write_csv(tmp_path / "log.csv", changed)]
+            sources += [write_arrays(tmp_path / "log.hdf5", changed), tmp_path / "log.npz"]
+            np.savez(tmp_path / "log.npz", **changed)
+            for source in sources:
+                dataset = load_dataset(source)
+                assert dataset.action_count is None
+                place = line if str(source).endswith("csv") else ""
+                (text,) = (note.text for note in dataset.notes if note.text.startswith("Actions"))
+                assert expected.format(line=place) in text
+                assert "--actions discrete" in text
+                assert not any(note.text.startswith("Actions") for note in load_dataset(source, discrete=False).notes)
+        # what was decided when a file of this package was written is not decided again
+        write_hdf5(load_dataset(log), tmp_path / "own.hdf5")
+        assert not any(note.text.startswith("Actions") for note in load_dataset(tmp_path / "own.hdf5").notes)
+        for varied in (np.linspace(0, 2, 40), np.zeros(40), -log["actions"]):
+            assert not any(note.text.startswith("Actions") for note in load_dataset(log | {"actions": varied}).notes)
+
     def test_actions_that_are_numbers_and_begin_with_a_whole_one_are_not_noted(self, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text("observations,actions,rewards\n0,0,0\n1,0.25,0\n2,-0.5,0\n3,0.1,0\n")
         assert not any("integers" in note.text for note in load_dataset(tmp_path / "log.csv").notes)

@@ -6,6 +6,7 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rich.table import Table
 from bats.arrays import EdgeActions, Progress
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, print_note, print_notes, shown_progress, shown_text
-from bats.data.checks import Validation, validate
+from bats.data.checks import Validation, reward_notes, validate
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note
 from bats.data.formats.fields import ColumnMap
@@ -116,6 +117,7 @@ def read_training_log(arguments: Namespace, reward: RewardFunction | None, termi
         dataset = read_log(arguments.log, arguments, progress)
         if reward is not None:
             dataset = dataset.with_rewards(reward(dataset.observations, dataset.actions, dataset.next_observations))
+    dataset = replace(dataset, notes=(*dataset.notes, *reward_notes(dataset)))
     print_notes(dataset, terminal.out)  # before the work, which a problem of the log may make useless
     return dataset
 

@@ -89,6 +89,25 @@ def test_an_interrupted_fit_continues_and_ends_as_one_from_python_does(
     assert np.array_equal(policy.predict(states), expected_policy.predict(states))
 
 
+@pytest.mark.slow
+def test_logs_from_which_little_can_be_learned_end_with_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    one, many = small_log(1, 400), small_log()
+    terminated = replace(many, terminations=many.episode_ends)
+    rare = np.where(np.arange(len(many)) == 7, 3, np.arange(len(many)) % 3).astype(np.int32)
+    for name, log, problem in (
+        ("one episode", one, ""),
+        ("equal rewards", many.with_rewards(np.ones(len(many))), "Every reward is 1 and no episode terminates"),
+        ("equal rewards of episodes", terminated.with_rewards(-np.ones(len(many))), ""),
+        ("a rare action", replace(many, actions=rare, action_count=4), ""),
+    ):
+        write_hdf5(log, Path(f"{name}.hdf5"))
+        assert main(["fit", f"{name}.hdf5", "--config", "small.json", "--out", name, "--quiet"]) == 0, name
+        printed = capsys.readouterr().out
+        assert "hold: the policy should not be deployed yet" in printed or "deploy: " in printed
+        assert problem in printed
+        assert main(["report", name]) == 0
+
+
 def test_quiet_prints_no_rounds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in LATER[4:]:
         (run / name).unlink()

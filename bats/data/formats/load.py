@@ -5,7 +5,7 @@ Reading never executes or unpickles anything from a file, and any fault in a fil
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from bats.arrays import Progress, RowFlags, no_progress
 from bats.config import Function, Positive, checked
-from bats.data.dataset import Dataset, naming, require, row_numbers
+from bats.data.dataset import FEW_ACTIONS, Dataset, naming, require, row_numbers
 from bats.data.episodes import Note, TimeoutRule, plural
 from bats.data.formats.csv import read_csv
 from bats.data.formats.fields import KNOWN, OWN_NAMES, ColumnMap, RawLog, check_required, listed, stored_name
@@ -30,6 +30,8 @@ __all__ = ["ColumnMap", "load_dataset", "write_hdf5", "write_minari"]
 
 ARRAY_READERS = {".hdf5": read_hdf5, ".h5": read_hdf5, ".npz": read_npz}
 TABLE_READERS = {".csv": read_csv, ".parquet": read_parquet}
+MAX_EXCEPTIONS = 0.1
+"""share of rows whose action is no index, up to which they may be mistakes"""
 MINARI_PREFIX = "minari:"
 Source = str | Path | Mapping[str, ArrayLike]
 SOURCES = f"{', '.join([*ARRAY_READERS, *TABLE_READERS])}, a Minari data set's folder or minari:ID"
@@ -122,12 +124,33 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
         ends_field = "episode" if ids is not None else "timeouts"
         field = ends_field if error.field == "episode_ends" else error.field
         raise DataError(error.expected, error.found, field=field, row=error.row, hint=hint) from error.__cause__
+    guessed = discrete is None and not raw.exact_ends  # in a file of this package it was decided when it was written
+    if guessed and dataset.action_count is None and dataset.actions.shape[1] == 1:
+        dataset = replace(dataset, notes=(*dataset.notes, *_notes_of_indices(fields["actions"], raw.line_of)))
     if raw.unknown_next is not None:
         unknown = np.isin(np.arange(len(dataset)), row_numbers("unknown_next", raw.unknown_next, len(dataset)))
         wrong, expected = unknown & ~dataset.terminations, "a termination in every row whose next state is unknown"
         require(not wrong.any(), expected, "no termination", field="unknown_next", row=int(wrong.argmax()))
         dataset = replace(dataset, next_known=~unknown)
     return dataset if raw.starts is None else dataset.with_starts(raw.starts, raw.start_weights)
+
+
+def _notes_of_indices(actions: ArrayLike, line_of: Callable[[int], int] | None) -> list[Note]:
+    """A note on continuous actions that look like indices, but for their type or for a few of them."""
+    values = np.asarray(actions).reshape(-1)
+    whole = (values >= 0) & (values == np.floor(values))
+    wrong = np.flatnonzero(~whole)
+    if wrong.size > MAX_EXCEPTIONS * len(values) or not 1 < len(np.unique(values[whole])) <= FEW_ACTIONS:
+        return []
+    option = "With --actions discrete (discrete=True) they are read as indices"
+    if not wrong.size:
+        text = f"Actions are whole numbers, but not of an integer type, so they are read as continuous. {option}."
+        return [Note("decision", text)]
+    row = int(wrong[0])
+    line = "" if line_of is None else f", line {line_of(row)}"
+    first = f"first: row {row}, value {values[row]:g}{line}"
+    text = f"Actions are non-negative integers except in {plural(wrong.size, 'row')} ({first}), so all are read as "
+    return [Note("decision", f"{text}continuous. {option}, and these rows are an error.")]
 
 
 def _ends_of_ids(ids: ArrayLike, notes: list[Note]) -> RowFlags:
