@@ -164,7 +164,7 @@ def test_faults_of_arrays_in_memory() -> None:
         assert str(caught.value).startswith(f"arrays: {message}")
     with pytest.raises(DataError, match="expected a field 'observations', found only nothing"):
         load_dataset({})
-    with pytest.raises(DataError, match="expected a CSV or Parquet table"):
+    with pytest.raises(DataError, match="field 'observations': expected a column 'x', found only 'actions', 'next_obs"):
         load_dataset(log, columns=ColumnMap.parse("observations=x actions=u rewards=r"))
 
 

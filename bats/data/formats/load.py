@@ -18,12 +18,21 @@ from bats.config import Function, Positive, checked
 from bats.data.dataset import FEW_ACTIONS, Dataset, naming, require, row_numbers
 from bats.data.episodes import Note, TimeoutRule, plural
 from bats.data.formats.csv import read_csv
-from bats.data.formats.fields import KNOWN, OWN_NAMES, ColumnMap, RawLog, check_required, listed, stored_name
+from bats.data.formats.fields import (
+    KNOWN,
+    NAME_FIELDS,
+    OWN_NAMES,
+    ColumnMap,
+    RawLog,
+    check_required,
+    listed,
+    stored_name,
+)
 from bats.data.formats.hdf5 import read_hdf5, write_hdf5
 from bats.data.formats.minari import find_minari, read_minari, write_minari
 from bats.data.formats.npz import read_npz
 from bats.data.formats.parquet import read_parquet
-from bats.data.formats.untrusted import MemoryBudget, guarded
+from bats.data.formats.untrusted import MemoryBudget, guarded, library_call
 from bats.errors import DataError
 
 __all__ = ["ColumnMap", "load_dataset", "write_hdf5", "write_minari"]
@@ -53,10 +62,11 @@ def load_dataset(
     and `rewards`; optional are `next_observations`, `terminations` (or `terminals`), `timeouts` (or `truncations`) and
     `episode`, ids that change from one episode to the next. Other fields are noted and not used.
 
-    `columns`: which columns of a table belong to which field, as a `ColumnMap`, a text (`observations=x,y actions=u
-    rewards=r`) or a dictionary of column names; `discrete`: whether an action is an index (None: whole numbers are);
-    `timeout_rule`: when a timeout ends an episode; `max_memory`: gigabytes that reading and validating a file may take
-    (None: half of the memory that this process may use). Raises `DataError` for a log that cannot be used.
+    `columns`: which columns of a table, or of a dictionary such as `dict(frame)`, belong to which field, as a
+    `ColumnMap`, a text (`observations=x,y actions=u rewards=r`) or a dictionary of column names; `discrete`: whether an
+    action is an index (None: whole numbers are); `timeout_rule`: when a timeout ends an episode; `max_memory`:
+    gigabytes that reading and validating a file may take (None: half of the memory that this process may use).
+    Raises `DataError` for a log that cannot be used.
     """
     discrete, progress = checked("discrete", bool | None, discrete), checked("progress", Function, progress)
     timeout_rule = checked("timeout_rule", TimeoutRule, timeout_rule)  # before a long log is read
@@ -81,10 +91,13 @@ def _read(source: Source, name: str, columns: ColumnMap | None, budget: MemoryBu
     suffix = "" if is_id else path.suffix.lower()
     if suffix in TABLE_READERS:
         return TABLE_READERS[suffix](path, columns, budget, progress)
-    require(columns is None, "a CSV or Parquet table (only these have columns)", "another format", field="columns")
+    if isinstance(source, Mapping) and columns is not None:
+        return _read_columns(source, columns)
+    expected = "a CSV or Parquet table or a dictionary of columns (only these have columns)"
+    require(columns is None, expected, "another format", field="columns")
     if isinstance(source, Mapping):
-        known = {field: source[field] for field in source if field in KNOWN}
-        return RawLog(known, unused=tuple(str(field) for field in source if field not in KNOWN))
+        known = (*KNOWN, *NAME_FIELDS)
+        return RawLog.of_arrays(source, unused=tuple(str(field) for field in source if field not in known))
     if is_id:
         return read_minari(find_minari(name.removeprefix(MINARI_PREFIX)), budget, progress)
     if suffix in ARRAY_READERS:
@@ -92,6 +105,24 @@ def _read(source: Source, name: str, columns: ColumnMap | None, budget: MemoryBu
     if guarded(SOURCES, path.is_dir):
         return read_minari(path, budget, progress)
     raise DataError(SOURCES, f"a file ending in '{path.suffix}'" if path.exists() else "no such file")
+
+
+def _read_columns(table: Mapping[str, ArrayLike], columns: ColumnMap) -> RawLog:
+    """The mapped columns of a table in memory, such as a DataFrame as a dictionary."""
+    header = [str(name) for name in table]
+    columns = columns.checked(header)
+    fields = {}
+    for field, names in columns.by_field():
+        with library_call("columns of equal length", field=field):  # NumPy is asked to join whatever is there
+            parts = [np.asarray(table[name]) for name in names]
+            fields[field] = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+    ids = fields.get("episode")
+    if ids is not None and ids.dtype.kind == "O":  # as a DataFrame holds texts
+        with library_call("ids that are numbers or texts", field="episode"):
+            missing = np.array([label is None or label != label for label in ids.tolist()], dtype=bool)
+            fields["episode"] = ids.astype(str)
+        require(not missing.any(), "an id in every row", "none", field="episode", row=int(missing.argmax()))
+    return columns.raw_log(header, fields)
 
 
 def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: TimeoutRule) -> Dataset:
