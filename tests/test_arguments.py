@@ -60,6 +60,7 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("dataset_id", "description", "author"), (None, 3, b"a/b-v0", ("a/b-v0",), NOTHING)),
     "runs": ("ab", None, 3, (), ("a",), (None, None), ("a\0", "b"), [3, 4]),
     **dict.fromkeys(("progress", "on_round"), FUNCTION),
+    "set_state": FUNCTION[1:],
     **dict.fromkeys(("record", "overwrite"), SWITCH),
     "discrete": ("yes", 0, 1, NAN, (True,)),
     "max_memory": ("1", 0, -1.0, NAN, True, (1.0,)),

@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 import pytest
 
+from bats.data.dataset import Dataset
 from bats.data.formats.load import ColumnMap, load_dataset, write_minari
 from bats.errors import DataError
 from tests.logs import as_columns, assert_same, folder_bytes, small_log, write_arrays, write_csv, write_parquet
@@ -64,7 +65,7 @@ FINITE = "finite numbers between -1e+30 and 1e+30"
 IN_ANY_FORMAT = {
     "nan": (
         changed("observations", (17, 1), np.nan),
-        f"field 'observations', row 17: expected {FINITE}, found nan in c",
+        f"field 'observations', row 17: expected {FINITE}, found nan in ",
     ),
     "infinity": (changed("rewards", 3, np.inf), f"field 'rewards', row 3: expected {FINITE}, found inf."),
     "filler": (
@@ -91,12 +92,29 @@ def test_an_error_about_a_table_names_the_columns(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "log.csv", as_columns(changed("observations", (17, 1), np.nan)))
     message = error_message(source, tmp_path)
     assert message.endswith(
-        "found nan in column 1. This row is in line 19. Columns of observations: observations_0, observations_1."
+        "found nan in 'observations_1'. This row is in line 19. Columns of observations: observations_0, observations_1."
     )
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines[:4], "", *lines[4:9], "", "", *lines[9:18], lines[18], "", *lines[19:]]))
     assert "row 17: " in error_message(source, tmp_path)
     assert "This row is in line 22." in error_message(source, tmp_path)  # three blank lines come before it
+
+
+def test_an_error_about_one_component_uses_its_name_where_the_log_has_names() -> None:
+    names: dict[str, Any] = {"observation_names": ("angle", "speed"), "action_names": ["push", "pull"]}
+    log: dict[str, Any] = small_log() | {"actions": np.zeros((24, 2))}
+    for field, place, name in (
+        ("observations", (17, 1), "'speed'"),
+        ("next_observations", (3, 0), "'angle'"),
+        ("actions", (2, 1), "'pull'"),
+    ):
+        faulty = log[field].copy()
+        faulty[place] = np.nan
+        message = f"field '{field}', row {place[0]}: expected {FINITE}, found nan in"
+        for given, shown in ((names, name), ({}, f"column {place[1]}")):
+            with pytest.raises(DataError) as caught:
+                Dataset.from_arrays(**{**log, field: faulty}, **given)
+            assert str(caught.value) == f"arrays: {message} {shown}."
 
 
 IN_ARRAYS = {
@@ -146,7 +164,7 @@ def test_faults_of_arrays_in_memory() -> None:
         assert str(caught.value).startswith(f"arrays: {message}")
     with pytest.raises(DataError, match="expected a field 'observations', found only nothing"):
         load_dataset({})
-    with pytest.raises(DataError, match="expected a CSV or Parquet table"):
+    with pytest.raises(DataError, match="field 'observations': expected a column 'x', found only 'actions', 'next_obs"):
         load_dataset(log, columns=ColumnMap.parse("observations=x actions=u rewards=r"))
 
 

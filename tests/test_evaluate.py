@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,7 +18,7 @@ from bats.graph.mdp import from_dataset
 from bats.graph.rollouts import roll_out, undiscounted_return
 from bats.graph.solve import policy_iteration
 from bats.tasks import collect, find_task
-from bats.tasks.episodes import closed_loop, open_loop, play
+from bats.tasks.episodes import Environment, as_dataset, closed_loop, open_loop, play
 from bats.tasks.maze2d import find_maze, stratified_starts
 from bats.tasks.maze2d.physics import MazePhysics
 from bats.tasks.worlds import CHAIN, CHAIN_ENVIRONMENT, EPISODE_STEPS, GRID_ENVIRONMENT, WorldEnv
@@ -180,6 +181,53 @@ def test_what_cannot_be_evaluated_is_refused() -> None:
         evaluate(policy, "nowhere-v0", episodes=1)
     with pytest.raises(BatsError, match="cannot make 'no_such_module:nowhere-v0'"):
         evaluate(policy, "no_such_module:nowhere-v0", episodes=1)
+
+
+def hang(environment: Environment, state: np.ndarray) -> np.ndarray:
+    """Puts Gymnasium's pendulum into the state that it observed."""
+    cosine, sine, speed = state.astype(np.float64)
+    pendulum: Any = environment.unwrapped
+    pendulum.state = np.array([np.arctan2(sine, cosine), speed])
+    return np.array(pendulum._get_obs())
+
+
+def test_a_function_puts_an_environment_into_logged_states() -> None:
+    torques = np.random.default_rng(0).uniform(-2, 2, (30, 1)).astype(np.float32)
+    (played,) = play([gymnasium.make("Pendulum-v1")], open_loop([torques]), seeds=[7])
+    log = as_dataset([played], name="pendulum")
+    later = open_loop([torques[first:] for first in (0, 10, 20)])
+    found = evaluate(later, "Pendulum-v1", starts=log.observations[[0, 10, 20]], set_state=hang, record=True)
+    assert found.lengths.tolist() == [30, 20, 10]
+    for first, episode in zip((0, 10, 20), found.episodes, strict=True):
+        np.testing.assert_allclose(episode.observations, played.observations[first:], atol=1e-3)
+        np.testing.assert_allclose(episode.rewards, played.rewards[first:], atol=1e-2)
+
+
+def test_a_function_that_does_not_reach_the_state_is_refused() -> None:
+    state = np.array([[1.0, 0.0, 0.5]], np.float32)
+
+    def broken(environment: Environment, state: np.ndarray) -> np.ndarray:
+        raise KeyError("theta")
+
+    def silent(environment: Environment, state: np.ndarray) -> None:
+        hang(environment, state)
+
+    def backwards(environment: Environment, state: np.ndarray) -> np.ndarray:
+        return hang(environment, state * [1, 1, -1])
+
+    def short(environment: Environment, state: np.ndarray) -> np.ndarray:
+        return hang(environment, state)[:2]
+
+    expected = "must return the observation, which must be the state [1.0, 0.0, 0.5]"
+    for set_state, message in (
+        (broken, "broken failed to set the state [1.0, 0.0, 0.5]: KeyError: 'theta'."),
+        (silent, f"silent {expected}; got nothing."),
+        (backwards, f"backwards {expected}; got [1.0, 0.0, -0.5]."),
+        (short, f"short {expected}; got [1.0, 0.0]."),
+    ):
+        with pytest.raises(SettingError) as caught:
+            evaluate(Always(np.zeros(1)), "Pendulum-v1", starts=state, set_state=set_state)
+        assert str(caught.value) == message
 
 
 def test_episodes_of_different_lengths_are_played_together_from_given_states() -> None:

@@ -120,6 +120,56 @@ def test_names_of_numbers_come_from_the_columns_and_survive(tmp_path: Path) -> N
     assert load_dataset(tmp_path / "nameless.hdf5").observation_names is None
 
 
+def test_names_may_stand_beside_the_arrays_of_a_dictionary_or_an_npz_file(tmp_path: Path) -> None:
+    log = small_log()
+    for names in (["angle", "speed"], np.array(["angle", "speed"]), np.array([b"angle", b"speed"])):
+        named: dict[str, Any] = log | {"observation_names": names, "action_names": ["torque"]}
+        np.savez(tmp_path / "log.npz", **named)
+        for source in (named, tmp_path / "log.npz"):
+            dataset = load_dataset(source)
+            assert dataset.observation_names == ("angle", "speed")
+            assert dataset.action_names == ("torque",)
+            assert not any("not used" in note.text for note in dataset.notes)
+            assert_same(dataset, load_dataset(log))
+    for odd, message in (
+        (["angle"], r"expected 2 names, one for each component, found \('angle',\)"),
+        ([1, 2], "expected texts, found an array of type int64"),
+    ):
+        with pytest.raises(DataError, match=f"field 'observation_names': {message}"):
+            load_dataset(log | {"observation_names": odd})
+
+
+def test_columns_of_a_dictionary_are_a_table() -> None:
+    log = small_log()
+    trips = np.repeat(np.array(["a", "b", "c"], dtype=object), 8)
+    columns: dict[str, Any] = {
+        "angle": log["observations"][:, 0],
+        "speed": list(log["observations"][:, 1]),
+        "torque": log["actions"][:, 0],
+        "gain": log["rewards"],
+        "trip": trips,
+        "colour": trips,
+    }
+    mapped = "observations=angle,speed actions=torque rewards=gain episode=trip"
+    dataset = load_dataset(columns, columns=mapped)
+    assert (dataset.observation_names, dataset.action_names) == (("angle", "speed"), ("torque",))
+    fields = {name: log[name] for name in ("observations", "actions", "rewards")}
+    assert_same(dataset, load_dataset(fields | {"episode": trips.astype(str)}))
+    assert any("Fields that are not used: 'colour'" in note.text for note in dataset.notes)
+    for change, message in (
+        ({"speed": [0.0]}, "field 'observations': expected columns of equal length, found"),
+        (
+            {"trip": np.where(np.arange(24) == 5, None, trips)},
+            "field 'episode', row 5: expected an id in every row, found none",
+        ),
+        ({"gain": trips}, "field 'rewards': expected numbers, found an array of type object"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_dataset(columns | change, columns=mapped)
+    with pytest.raises(DataError, match="expected a column 'speed', found only"):
+        load_dataset({"angle": [0.0, 1.0]}, columns=mapped)
+
+
 def test_notes_survive_in_our_own_files_and_say_where_they_come_from(tmp_path: Path) -> None:
     log = {name: small_log()[name] for name in ("observations", "actions", "rewards", "terminations")}
     dataset = load_dataset(log | {"goal": np.zeros(3)})
@@ -326,6 +376,32 @@ class TestColumns:
             DataError, match=rf"field 'actions', row {row}: expected a non-negative integer, found {value}"
         ):
             load_dataset(tmp_path / "log.csv", discrete=True)
+
+    def test_actions_that_could_be_indices_but_for_their_type_are_noted(self, tmp_path: Path) -> None:
+        log = {"observations": np.arange(40.0), "rewards": np.zeros(40), "actions": np.arange(40) % 3 * 1.0}
+        odd = np.where(np.arange(40) == 7, 1.5, log["actions"])
+        whole = "Actions are whole numbers, but not of an integer type, so they are read as continuous."
+        for actions, line, expected in (
+            (log["actions"], ", line 9", whole),
+            (odd, ", line 9", "except in 1 row (first: row 7, value 1.5{line}), so all are read as continuous."),
+        ):
+            changed = log | {"actions": actions}
+            sources: list[Any] = [changed, write_csv(tmp_path / "log.csv", changed)]
+            sources += [write_arrays(tmp_path / "log.hdf5", changed), tmp_path / "log.npz"]
+            np.savez(tmp_path / "log.npz", **changed)
+            for source in sources:
+                dataset = load_dataset(source)
+                assert dataset.action_count is None
+                place = line if str(source).endswith("csv") else ""
+                (text,) = (note.text for note in dataset.notes if note.text.startswith("Actions"))
+                assert expected.format(line=place) in text
+                assert "--actions discrete" in text
+                assert not any(note.text.startswith("Actions") for note in load_dataset(source, discrete=False).notes)
+        # what was decided when a file of this package was written is not decided again
+        write_hdf5(load_dataset(log), tmp_path / "own.hdf5")
+        assert not any(note.text.startswith("Actions") for note in load_dataset(tmp_path / "own.hdf5").notes)
+        for varied in (np.linspace(0, 2, 40), np.zeros(40), -log["actions"]):
+            assert not any(note.text.startswith("Actions") for note in load_dataset(log | {"actions": varied}).notes)
 
     def test_actions_that_are_numbers_and_begin_with_a_whole_one_are_not_noted(self, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text("observations,actions,rewards\n0,0,0\n1,0.25,0\n2,-0.5,0\n3,0.1,0\n")

@@ -26,7 +26,7 @@ from bats.model.fit import Model, fit_model, load_model, save_model
 from bats.networks.files import fill_tree, tree_arrays
 from bats.policy.support import Support
 from bats.runs.interrupts import noted_interrupts, stoppable
-from bats.runs.records import Timing
+from bats.runs.records import LogCard, Timing
 from bats.storage.tensors import read_tensors, write_tensors
 from bats.streams import Stream, generator
 
@@ -92,8 +92,9 @@ def _train_together(name: str, config: Baseline, runs: list[Run], progress: Prog
             if reached.is_snapshot:
                 timing = Timing("training", reached.update, time.monotonic() - began)
                 for number, run in running.items():
+                    log = LogCard.of(run.dataset)
                     policy = trainer.policy(states, number)
-                    policy = replace(policy, card={"log": run.dataset.name, **policy.card})
+                    policy = replace(policy, card={"log": run.dataset.name, **policy.card, **log.names()})
                     run.folder.add_snapshot(Snapshot(reached.update, reached.losses(number)), policy)
                     run.folder.add_timing(timing)
                 began = time.monotonic()

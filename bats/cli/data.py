@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +19,7 @@ from rich.table import Table
 from bats.arrays import EdgeActions, Progress
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, print_note, print_notes, shown_progress, shown_text
-from bats.data.checks import Validation, validate
+from bats.data.checks import Validation, reward_notes, validate
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note
 from bats.data.formats.fields import ColumnMap
@@ -64,17 +67,26 @@ def read_log(file: str, arguments: Namespace, progress: Progress) -> Dataset:
     )
 
 
-def load_reward(name: str) -> RewardFunction:
+def load_function(name: str, option: str) -> Callable[..., Any]:
     """The function called `package.module:function`; the current folder is searched for modules too."""
     module, _, function = name.partition(":")
     if not module or not function:
-        raise SettingError(f"--reward must have the form package.module:function; got '{name}'.")
+        raise SettingError(f"{option} must have the form package.module:function; got '{name}'.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        user_function = getattr(import_module(module), function)
+        found = getattr(import_module(module), function)
     except Exception as error:  # the user's module may raise anything
-        raise SettingError(f"The reward {name} could not be loaded: {type(error).__name__}: {error}.") from error
+        raise SettingError(f"{option} {name} could not be loaded: {type(error).__name__}: {error}.") from error
+    if not callable(found):
+        raise SettingError(f"{option} must be a function; {name} is of type {type(found).__name__}.")
+    function_of_user: Callable[..., Any] = found
+    return function_of_user
+
+
+def load_reward(name: str) -> RewardFunction:
+    """The reward called `package.module:function`."""
+    user_function = load_function(name, "--reward")
 
     def reward(
         states: Float[np.ndarray, "E D"], actions: EdgeActions, next_states: Float[np.ndarray, "E D"]
@@ -105,6 +117,7 @@ def read_training_log(arguments: Namespace, reward: RewardFunction | None, termi
         dataset = read_log(arguments.log, arguments, progress)
         if reward is not None:
             dataset = dataset.with_rewards(reward(dataset.observations, dataset.actions, dataset.next_observations))
+    dataset = replace(dataset, notes=(*dataset.notes, *reward_notes(dataset)))
     print_notes(dataset, terminal.out)  # before the work, which a problem of the log may make useless
     return dataset
 

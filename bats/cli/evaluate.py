@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bats.baselines.folder import method_of_run
-from bats.cli.data import QUIET
+from bats.cli.data import QUIET, load_function
 from bats.cli.export import OR_OVERWRITE, open_policy
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_columns, print_line, shell_word, shown_progress
@@ -29,6 +29,9 @@ def add_evaluate(parser: ArgumentParser) -> None:
         named after
     --environment GYM_ID  evaluate in this Gymnasium environment, which must have a time limit; for MODULE:ID, the
         module is imported first
+    --set-state MODULE:FUNCTION  for runs: a function of the environment and a logged state, which puts the environment
+        into this state and returns the observation, so that the graph's actions can be replayed; the current folder is
+        searched for modules too
     --episodes N  number of episodes, from the environment's own starts; the default is 100, and in mazes a fixed number
         of starts per cell
     --seed SEED  the same seed gives the same starts (default: 0)
@@ -48,11 +51,19 @@ def run_evaluate(arguments: Namespace, terminal: Terminal) -> None:
         raise OutputError(f"{record}: episodes can only be recorded in a .hdf5 file.")
     outputs = [path for path in (evaluation, record) if path is not None]
     refuse_existing(*outputs, overwrite=arguments.overwrite, hint=OR_OVERWRITE)
+    set_state = None if arguments.set_state is None else load_function(arguments.set_state, "--set-state")
     environment = _environment(arguments, policy, terminal.err)
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         episodes, seed = arguments.episodes, arguments.seed
         comparison = compare(
-            policy, environment, run=run, episodes=episodes, seed=seed, record=record is not None, progress=progress
+            policy,
+            environment,
+            run=run,
+            set_state=set_state,
+            episodes=episodes,
+            seed=seed,
+            record=record is not None,
+            progress=progress,
         )
     if record is not None:
         log = as_dataset(comparison.recorded, name=comparison.environment, action_count=policy.action_count)

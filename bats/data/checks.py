@@ -56,13 +56,23 @@ def validate(dataset: Dataset) -> Validation:
         notes.append(Note("fact", text))
     if constant := [column.name for column in columns if column.constant]:
         notes.append(Note("fact", f"Components that are constant in the whole log: {shortened(constant)}."))
-    if float(np.ptp(dataset.rewards)) == 0:
-        same = f"Every reward is {dataset.rewards[0]:g}"
-        if dataset.terminations.any():
-            notes.append(Note("fact", f"{same}, so only the length of an episode matters."))
-        else:
-            notes.append(Note("problem", f"{same} and no episode terminates, so no behaviour is better than another."))
+    if dataset.action_count is not None:
+        choices, counts = np.unique(dataset.actions, return_counts=True)
+        if once := [str(choice) for choice in choices[counts == 1]]:
+            text = f"Actions that occur in a single row, so that hardly anything is known of them: {shortened(once)}."
+            notes.append(Note("fact", text))
+    notes += reward_notes(dataset)
     return Validation(_facts(dataset, lengths, len(states), source), columns, tuple(notes))
+
+
+def reward_notes(dataset: Dataset) -> list[Note]:
+    """What equal rewards in all rows mean."""
+    if float(np.ptp(dataset.rewards)) > 0:
+        return []
+    same = f"Every reward is {dataset.rewards[0]:g}"
+    if dataset.terminations.any():
+        return [Note("fact", f"{same}, so only the length of an episode matters.")]
+    return [Note("problem", f"{same} and no episode terminates, so no behaviour is better than another.")]
 
 
 def _facts(dataset: Dataset, lengths: np.ndarray, state_count: int, source: StateIndex) -> dict[str, str]:

@@ -25,6 +25,8 @@ FEW_ACTIONS, SPARSENESS = 1000, 10
 MAX_NAME = 100
 """letters kept of the name of a component"""
 
+Names = tuple[str, ...]
+"""of the components of a state or an action, for example"""
 StartRule = Callable[[Observations], Bool[np.ndarray, "N"]]
 """true for each logged state in which an episode may begin"""
 
@@ -51,9 +53,9 @@ class Dataset:
     """number of discrete actions; None for continuous actions"""
     name: str = "arrays"
     notes: tuple[Note, ...] = ()
-    observation_names: tuple[str, ...] | None = None
+    observation_names: Names | None = None
     """a name for each component of an observation, if the source has names"""
-    action_names: tuple[str, ...] | None = None
+    action_names: Names | None = None
     """a name for each component of an action; a discrete action has one"""
 
     @classmethod
@@ -85,16 +87,18 @@ class Dataset:
         action_count = checked("action_count", int | None, action_count)
         with naming(name):
             # values and lengths first: the search for episodes relies on them
-            states, next_states = _states(observations, next_observations)
-            choices, choice_count, choice_notes = _actions(actions, discrete, action_count)
+            state_names = _names("observation_names", observation_names)
+            choice_names = _names("action_names", action_names)
+            states, next_states = _states(observations, next_observations, state_names)
+            choices, choice_count, choice_notes = _actions(actions, discrete, action_count, choice_names)
             reward = _as_float(_finite("rewards", _column("rewards", rewards)))
             ended = np.zeros(len(states), dtype=bool) if terminations is None else _flags("terminations", terminations)
             timed_out = None if timeouts is None else _flags("timeouts", timeouts)
             last = None if episode_ends is None else _flags("episode_ends", episode_ends)
             _check_lengths(len(states), actions=choices, rewards=reward, terminations=ended)
             _check_lengths(len(states), timeouts=timed_out, episode_ends=last)
-            state_names = _names("observation_names", observation_names, states.shape[1])
-            choice_names = _names("action_names", action_names, 1 if choices.ndim == 1 else choices.shape[1])
+            _check_count("observation_names", state_names, states.shape[1])
+            _check_count("action_names", choice_names, 1 if choices.ndim == 1 else choices.shape[1])
             episodes = split_episodes(states, next_states, EndFlags(ended, timed_out, last), timeout_rule)
             usable = int(np.count_nonzero(episodes.keep))
             require(usable >= 2, "at least 2 rows with a known next state", f"{usable}", field="observations")
@@ -181,13 +185,15 @@ def _check_lengths(rows: int, **fields: np.ndarray | None) -> None:
         require(count == rows, f"{rows} rows, as in observations", f"{count}", field=field)
 
 
-def _states(observations: ArrayLike, next_observations: ArrayLike | None) -> tuple[Observations, Observations | None]:
+def _states(
+    observations: ArrayLike, next_observations: ArrayLike | None, names: Names | None
+) -> tuple[Observations, Observations | None]:
     """Observations and next observations, checked, with the same width and precision."""
-    states = _table("observations", observations)
+    states = _table("observations", observations, names)
     require(len(states) >= 2, "at least 2 rows", f"{len(states)}", field="observations")
     if next_observations is None:
         return states, None
-    next_states = _table("next_observations", next_observations)
+    next_states = _table("next_observations", next_observations, names)
     _check_lengths(len(states), next_observations=next_states)
     width, found = states.shape[1], next_states.shape[1]
     require(found == width, f"{width} numbers per row, as in observations", f"{found}", field="next_observations")
@@ -197,7 +203,7 @@ def _states(observations: ArrayLike, next_observations: ArrayLike | None) -> tup
 
 
 def _actions(
-    values: ArrayLike, discrete: bool | None, count: int | None
+    values: ArrayLike, discrete: bool | None, count: int | None, names: Names | None
 ) -> tuple[Actions, int | None, tuple[Note, ...]]:
     """Continuous actions as a table; or the indices of discrete ones, their number, and a note if many do not occur."""
     table = _numbers("actions", values)
@@ -205,7 +211,7 @@ def _actions(
     if discrete is None:
         discrete = count is not None or (single and table.dtype.kind in "iu")
     if not discrete:
-        return _table("actions", table), None, ()
+        return _table("actions", table, names), None, ()
     hint = "Encode each combination of discrete actions as one integer."
     require(single, "one discrete action per row", f"shape {table.shape}", field="actions", hint=hint)
     expected = f"a number of discrete actions from 1 to {MAX_ACTIONS:,}"
@@ -229,21 +235,26 @@ def _actions(
     return indices, count, (Note("problem", text),)
 
 
-def _names(field: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+def _names(field: str, names: Sequence[str] | None) -> Names | None:
     if names is None:
         return None
-    if isinstance(names, str) or len(names) != count or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{count} names, one for each component", printable(f"{names!r}", MAX_NAME), field=field)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise DataError("a name for each component", printable(f"{names!r}", MAX_NAME), field=field)
     # names come from files and are shown on terminals and pages
     return tuple(printable(name, MAX_NAME) for name in names)
 
 
-def _table(field: str, values: ArrayLike) -> Observations:
+def _check_count(field: str, names: Names | None, count: int) -> None:
+    found = printable(f"{names!r}", MAX_NAME)
+    require(names is None or len(names) == count, f"{count} names, one for each component", found, field=field)
+
+
+def _table(field: str, values: ArrayLike, names: Names | None) -> Observations:
     table = _numbers(field, values)
     table = table[:, None] if table.ndim == 1 else table
     is_table = table.ndim == 2 and table.shape[1] > 0
     require(is_table, "a two-dimensional array (rows, components)", f"shape {table.shape}", field=field)
-    return _as_float(_finite(field, table))
+    return _as_float(_finite(field, table, names))
 
 
 def _column(field: str, values: ArrayLike, entry: str = "number") -> np.ndarray:
@@ -278,7 +289,7 @@ def _as_float(numbers: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(numbers, dtype=precise)
 
 
-def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
+def _finite(field: str, numbers: np.ndarray, names: Names | None = None) -> np.ndarray:
     """The numbers themselves, checked before they are converted: to convert a NaN may raise a warning."""
     if numbers.size and numbers.dtype.kind == "f":  # integers are always within the limit
         # in the type of the numbers, where it must not overflow; a NaN fails every comparison
@@ -286,13 +297,18 @@ def _finite(field: str, numbers: np.ndarray) -> np.ndarray:
         # two reductions decide the usual case without a copy
         if not (numbers.min() >= -limit and numbers.max() <= limit):
             wrong = ~(np.abs(numbers) <= limit)
-            _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field)
+            _refuse(wrong, f"finite numbers between -{MAX_NUMBER:g} and {MAX_NUMBER:g}", numbers, field, names=names)
     return numbers
 
 
-def _refuse(wrong: np.ndarray, expected: str, numbers: np.ndarray, field: str, hint: str = "") -> None:
+def _refuse(
+    wrong: np.ndarray, expected: str, numbers: np.ndarray, field: str, hint: str = "", names: Names | None = None
+) -> None:
     """Raises a `DataError` about the first of the numbers that is wrong, if there is one."""
     if wrong.any():
         row, *columns = np.argwhere(wrong)[0].tolist()
-        place = f" in column {columns[0]}" if columns and numbers.shape[1] > 1 else ""
+        place = ""
+        if columns and numbers.shape[1] > 1:
+            (column,) = columns
+            place = f" in column {column}" if names is None or column >= len(names) else f" in '{names[column]}'"
         raise DataError(expected, f"{numbers[row, *columns]}{place}", field=field, row=row, hint=hint)

@@ -170,7 +170,7 @@ def _end_at_timeouts(is_end: RowFlags, timeouts: RowFlags, continues: RowFlags, 
     total, joined_count = int(np.count_nonzero(timeouts)), int(np.count_nonzero(joined))
     if not doubt or not _are_sub_goals(timeouts, continues):
         is_end |= timeouts
-        return Note("decision", f"{plural(total, 'timeout')}: each ends an episode.")
+        return Note("decision", f"{plural(total, 'timeout')}: {'it' if total == 1 else 'each'} ends an episode.")
     is_end |= timeouts & ~joined
     text = f"{plural(total, 'timeout')}: {joined_count:,} did not end an episode, because the states continue; "
     text += f"{total - joined_count:,} ended an episode. Use `--timeouts trust` to treat all of them as ends."

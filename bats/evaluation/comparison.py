@@ -7,7 +7,7 @@
 Promised and replayed differ by the errors of stitches and the rounding of logs, which add up in an open loop. Replayed
 and cloned differ by feedback, which corrects errors, and by the errors of cloning. The rollouts start in the graph's
 start states nearest to those of the policy's episodes. Promised and replayed need an environment that can be put into
-a state; elsewhere only the policy is evaluated.
+a state, by itself or by a function of the user; elsewhere only the policy is evaluated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bats.runs.folder import RunFolder
 from bats.runs.result import run_metric, solve_again
 from bats.storage.json_records import write_record
 from bats.tasks.catalogue import Score, task_of_environment
-from bats.tasks.episodes import Environment, Episode
+from bats.tasks.episodes import Environment, Episode, SetState, placed
 
 MEANING = {
     "promised": "mean return that the graph predicts for rollouts of its own policy, not discounted",
@@ -100,6 +100,7 @@ def compare(
     environment: str,
     *,
     run: RunFolder | None = None,
+    set_state: SetState | None = None,
     episodes: int | None = None,
     seed: int = 0,
     record: bool = False,
@@ -108,11 +109,17 @@ def compare(
     """Evaluates a policy in an environment that Gymnasium knows, and the graph of the `run` that it was cloned from.
 
     `episodes` start where the environment starts them. Without a number the task's own start states are used, or 100
-    episodes if it has none: in a maze the same number in every cell.
+    episodes if it has none: in a maze the same number in every cell. `set_state` as in `evaluate`, for the graph.
     """
+    if set_state is not None and run is None:
+        raise SettingError("A function that sets the state needs the folder of a run: it is for the run's graph.")
     with open_environments(environment, 1) as (opened,):
         _check_spaces(policy, opened, environment)
         task, spec = task_of_environment(opened), opened.spec
+        takes_states = set_state is not None or (task is not None and task.takes_states)
+        solution = solve_again(run) if run is not None and takes_states else None
+        if set_state is not None and solution is not None:  # tried before the work
+            placed(opened, solution.mdp.states[solution.mdp.starts[0]], set_state, seed=seed)
     # environments without a time limit are not opened, and only a spec has one
     assert spec is not None
     assert spec.max_episode_steps is not None
@@ -128,14 +135,15 @@ def compare(
 
     estimate = partial(ReturnEstimate.of, score=None if task is None else task.score, seed=seed)
     promised, replayed, cloned = None, None, estimate(played.returns)
-    if run is not None and task is not None and task.takes_states:
-        solution, metric = solve_again(run), run_metric(run.summary())
-        mdp = solution.mdp
+    if run is not None and solution is not None:
+        mdp, metric = solution.mdp, run_metric(run.summary())
         # the graph only starts in logged states, so its rollouts start as near to the episodes as it can
         first_states = nearest_starts(mdp, played.starts, metric)
         rollouts = roll_out(mdp, solution.policy, first_states, spec.max_episode_steps)
         promised = estimate(undiscounted_return(mdp, rollouts))
-        replayed = estimate(replay(mdp, rollouts, first_states, environment, seed=seed, progress=progress).returns)
+        replayed = estimate(
+            replay(mdp, rollouts, first_states, environment, set_state=set_state, seed=seed, progress=progress).returns
+        )
     return Comparison(
         policy=policy_checksum(policy),
         environment=spec.id,

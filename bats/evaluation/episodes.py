@@ -25,7 +25,7 @@ from bats.graph.rollouts import Rollouts
 from bats.storage.json_records import shown
 from bats.tasks.catalogue import task_of_environment
 from bats.tasks.common import draw_seeds, generator
-from bats.tasks.episodes import ChooseActions, Environment, Episode, open_loop, play, step_limit
+from bats.tasks.episodes import ChooseActions, Environment, Episode, SetState, open_loop, play, step_limit
 from bats.tasks.locomotion import made_quietly
 
 Environments = str | Sequence[Environment]
@@ -68,17 +68,21 @@ def evaluate(
     *,
     episodes: int | None = None,
     starts: Float[np.ndarray, "n D"] | None = None,
+    set_state: SetState | None = None,
     seed: int = 0,
     record: bool = False,
     progress: Progress = no_progress,
 ) -> Evaluation:
     """Plays episodes from the environment's own start states, or from `starts` if it can be put into a state.
 
+    `set_state(environment, state)` puts an environment that was just reset into a state and returns the observation;
+    without it, the environment is asked for the state with `reset(options={"state": …})`, which few understand.
     `actor`: a `Policy`, for example, or a function `ChooseActions`, which also gets the episodes and the step. An
     episode lasts until the environment ends it, so the environment must have a time limit.
     """
     seed, episodes = checked("seed", Seed, seed), checked("episodes", Count | None, episodes)
     record, progress = checked("record", bool, record), checked("progress", Function, progress)
+    set_state = checked("set_state", Function | None, set_state)
     if not isinstance(actor, Actor) and not callable(actor):
         raise SettingError(f"`actor` must be a policy or a function that chooses actions; got {shown(actor)}.")
     if (episodes is None) == (starts is None):
@@ -91,7 +95,15 @@ def evaluate(
 
     seeds = draw_seeds(generator(seed), count)
     with open_environments(environment, min(count, AT_ONCE)) as opened:
-        played = play(opened, choose, seeds=seeds, states=starts, keep_observations=record, progress=progress)
+        played = play(
+            opened,
+            choose,
+            seeds=seeds,
+            states=starts,
+            set_state=set_state,
+            keep_observations=record,
+            progress=progress,
+        )
         task = task_of_environment(opened[0])
     returns = np.array([episode.rewards.sum() for episode in played])
     lengths = np.array([len(episode) for episode in played])
@@ -106,14 +118,15 @@ def replay(
     first_states: Int[np.ndarray, "n"],
     environment: Environments,
     *,
+    set_state: SetState | None = None,
     seed: int = 0,
     record: bool = False,
     progress: Progress = no_progress,
 ) -> Evaluation:
     """Plays the actions of rollouts in a graph open loop, each from exactly the state where the rollout starts.
 
-    Only for environments that can be put into a state. A rollout that stops in the graph has no further actions, so its
-    replay stops there too, if the environment has not ended it before.
+    Only for environments that can be put into a state, as in `evaluate`. A rollout that stops in the graph has no
+    further actions, so its replay stops there too, if the environment has not ended it before.
     """
     starts, count = mdp.states[first_states], len(rollouts.edge)
     if len(starts) < 1 or len(starts) != count:
@@ -125,7 +138,9 @@ def replay(
     def replaying(stage: str, done: int, total: int) -> None:
         progress("replaying", done, total)
 
-    return evaluate(choose, environment, starts=starts, seed=seed, record=record, progress=replaying)
+    return evaluate(
+        choose, environment, starts=starts, set_state=set_state, seed=seed, record=record, progress=replaying
+    )
 
 
 def interval(values: Float[np.ndarray, "n"], *, seed: int = 0) -> tuple[float, float]:

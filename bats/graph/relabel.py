@@ -15,6 +15,7 @@ from bats.arrays import EdgeActions, EdgeValues, StateValues
 from bats.config import Fraction, Positive, checked
 from bats.errors import SettingError
 from bats.graph.mdp import PER_EDGE, TabularMDP
+from bats.graph.solve import ROUNDING
 
 RewardFunction = Callable[[Float[np.ndarray, "E D"], EdgeActions, Float[np.ndarray, "E D"]], EdgeValues]
 """rewards of (states, actions, next states), row by row"""
@@ -34,6 +35,8 @@ def value_of_a_step(log: TabularMDP, value: StateValues) -> float:
     if np.any(log.discount == 0):
         ordinary = min(ordinary, 0.0)
     spread = high - (max(low, ordinary) if ordinary < high else low)
+    if spread <= ROUNDING * max(abs(low), abs(high)):  # values that should be equal differ by rounding
+        spread = 0.0
     return (1 - log.gamma) * (spread or float(np.ptp(log.reward)) or 1.0)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bats.errors import SettingError, check_rules
+from bats.errors import SettingError, check_rules, printable
 from bats.networks.inference import (
     LARGEST,
     Activation,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     Choices = Float[np.ndarray, "*some A"] | Int[np.ndarray, "*some"]
     """continuous actions, or the indices of discrete ones"""
 
+MAX_LISTED = 500
+"""letters of the names of an observation's numbers, in a message"""
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
 """of an action dimension, in halves of the range between its bounds"""
 
@@ -119,13 +121,13 @@ class Policy:
     def valid(self, observation: ArrayLike) -> Bool[np.ndarray, "*some"]:
         """Whether an observation gets an answer: its numbers are finite and no more than `input_limit` std off."""
         table, many = self._table(observation)
-        answered = self._standardised(table)[1]
+        answered = np.all(self._standardised(table)[1], axis=1)
         return answered if many else answered[0, ...]
 
     def support_distance(self, observation: ArrayLike) -> Float[np.ndarray, "*some"]:
         """How far from the logged states an observation lies; above 1, farther than 99% of the log: out of support."""
         table, many = self._table(observation)
-        _refuse(~np.isfinite(table).all(axis=1), "Observations must be finite", table)
+        self._refuse(~np.isfinite(table), "Observations must be finite", table)
         distance = self._known_support.distance(table) / self._known_support.limit
         return distance if many else distance[0, ...]
 
@@ -203,15 +205,18 @@ class Policy:
     def _outputs(self, observations: ArrayLike) -> Float[np.ndarray, "n _"]:
         table, _ = self._table(observations)
         standardised, answered = self._standardised(table)
-        _refuse(~answered, f"Observations must be finite and within {self.input_limit:.3g} std of the mean", table)
+        rule = f"Observations must be finite and within {self.input_limit:.3g} std of the mean"
+        self._refuse(~answered, rule, table)
         return forward(self._layers, standardised, self.activation)
 
-    def _standardised(self, table: Float[np.ndarray, "n D"]) -> tuple[Float[np.ndarray, "n D"], Bool[np.ndarray, "n"]]:
-        """The inputs of the network, and which rows it answers."""
+    def _standardised(
+        self, table: Float[np.ndarray, "n D"]
+    ) -> tuple[Float[np.ndarray, "n D"], Bool[np.ndarray, "n D"]]:
+        """The inputs of the network, and which of them it answers."""
         # standardised in the precision they came in: large numbers with small differences keep their digits
         with np.errstate(over="ignore", invalid="ignore"):
             inputs = ((table - self.mean) / self.std).astype(np.float32)
-        return inputs, np.all(np.abs(inputs) <= self.input_limit, axis=1)
+        return inputs, np.abs(inputs) <= self.input_limit
 
     def _table(self, observation: ArrayLike) -> tuple[Float[np.ndarray, "n D"], bool]:
         """Observations as rows, and whether there were many."""
@@ -221,16 +226,27 @@ class Policy:
             raise SettingError(f"Expected observations of {len(self.mean)} numbers: {error}.") from error
         if numbers.dtype.kind not in "biuf" or numbers.ndim not in (1, 2) or numbers.shape[-1] != len(self.mean):
             size, found = len(self.mean), f"{numbers.dtype} of shape {numbers.shape}"
-            expected = f"one observation of {size} numbers or an array of shape (n, {size})"
+            named = "" if self._names is None else f" ({printable(', '.join(self._names), MAX_LISTED)})"
+            expected = f"one observation of {size} numbers{named} or an array of shape (n, {size})"
             raise SettingError(f"Expected {expected}; got {found}.")
         with np.errstate(over="ignore"):  # a long double may not fit
             table = np.atleast_2d(numbers if numbers.dtype == np.float32 else numbers.astype(np.float64))
         return table, numbers.ndim == 2
 
+    @property
+    def _names(self) -> list[str] | None:
+        """Names of the numbers of an observation; None where the card has none that fit."""
+        names = self.card.get("observation_names")  # a file may hold anything there
+        if not isinstance(names, list | tuple) or len(names) != len(self.mean):
+            return None
+        return [str(name) for name in names]
 
-def _refuse(wrong: Bool[np.ndarray, "n"], rule: str, table: Float[np.ndarray, "n D"]) -> None:
-    """Refuses the first wrong row, if any."""
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        place = f"row {row} is " if len(table) > 1 else ""
-        raise SettingError(f"{rule}; {place}{table[row].tolist()}.")
+    def _refuse(self, wrong: Bool[np.ndarray, "n D"], rule: str, table: Float[np.ndarray, "n D"]) -> None:
+        """Refuses the first wrong row, if any."""
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0].tolist()
+            found, many = table[row].tolist(), len(table) > 1
+            if self._names is None:
+                raise SettingError(f"{rule}; {f'row {row} is ' if many else ''}{found}.")
+            place = f"in row {row}, " if many else ""
+            raise SettingError(f"{rule}; {place}{self._names[column]} is {found[column]}.")

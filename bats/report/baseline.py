@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from bats.baselines.folder import BaselineFolder
+from bats.data.formats.fields import shortened
 from bats.report import plots
 from bats.report.html import Figure, Page, Section, Table, Tile, in_words
 from bats.runs.records import seconds_by_stage
@@ -21,6 +22,8 @@ def baseline_page(run: BaselineFolder) -> Page:
     seconds = sum(seconds_by_stage(run.timings()).values())
     shared = "" if end.together == 1 else f", for {end.together} runs that were trained together"
     log = {"read from": header.log, "rows": f"{card.rows:,}", "episodes": f"{card.episodes:,}"}
+    for kind, names in (("state", card.observation_names), ("action", card.action_names)):
+        log |= {f"components of the {kind}": shortened(names)} if names else {}
     notes = [(note.kind, note.text) for note in card.notes]
     sections = [
         _training_section(run),

@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Int
 
 from bats.bounds.certificate import Certificate, load_certificate
+from bats.data.dataset import Names
 from bats.errors import DataError
 from bats.graph.rollouts import roll_out
 from bats.report.html import in_words
 from bats.runs.folder import RunFolder
 from bats.runs.manifest import file_checksum
 from bats.runs.records import seconds_by_stage
-from bats.runs.result import solve_again
+from bats.runs.result import solve_again, value_of_log
 from bats.stitching.records import SHARE_STEPS
 from bats.storage.json_records import flatten, read_json, to_plain
 
@@ -58,6 +59,7 @@ class Contents:
 
         solution = solve_again(run)
         self.mdp, self.value = solution.mdp, solution.value
+        self.logged_value = value_of_log(self.summary, self.mdp, self.config.certificate)
         # rollouts of a million starts would take gigabytes, and the page shows shares and a few examples
         self.starts = self.mdp.starts[evenly_spaced(len(self.mdp.starts), MAX_ROLLOUTS)]
         self.rollouts = roll_out(self.mdp, solution.policy, self.starts, SHARE_STEPS)
@@ -82,8 +84,15 @@ class Contents:
 
     def dimension(self, index: int) -> str:
         """The name of a component of the state."""
-        names = self.log_card.observation_names
-        return names[index] if index < len(names) else f"component {index}"
+        return _name(self.log_card.observation_names, index)
+
+    def action_dimension(self, index: int) -> str:
+        """The name of a component of the action."""
+        return _name(self.log_card.action_names, index)
+
+
+def _name(names: Names, index: int) -> str:
+    return names[index] if index < len(names) else f"component {index}"
 
 
 def finite_number(value: object) -> float | None:

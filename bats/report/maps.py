@@ -24,6 +24,8 @@ SAME_SCALE = 3.0
 """axes whose spreads differ by less than this factor are drawn to one scale, as a floor plan would be"""
 FITTED = 20_000
 """states that the projection is fitted to, at most"""
+LARGEST_PARTS = 3
+"""components of the state that are named for each principal component"""
 COLD_TO_WARM = [[0.0, "#3d5a98"], [0.5, "#3aa99f"], [1.0, "#f2b134"]]
 
 
@@ -73,6 +75,10 @@ def plane_of(run: Contents) -> Plane:
         f"A state has {width} components. The plot shows the first two principal components (PCA) of the standardised "
         "states."
     )
+    if run.log_card.observation_names:
+        largest = np.argsort(-np.abs(directions[:2]), axis=1, kind="stable")[:, :LARGEST_PARTS]
+        first, second = (", ".join(run.dimension(index) for index in parts.tolist()) for parts in largest)
+        description += f" The largest parts of the first are {first}, those of the second are {second}."
     return Plane(labels[0], labels[1], description, states, centre, directions[:2].T / std[:, None])
 
 

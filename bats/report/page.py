@@ -5,12 +5,13 @@ The page needs no network and no other file, and everything in it follows from t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path, PurePath
 
 import numpy as np
+from jaxtyping import Float
 
 from bats.baselines.folder import BaselineFolder, method_of_run
 from bats.config import FilePath, checked
@@ -98,7 +99,7 @@ def value_tiles(run: Contents) -> list[Tile]:
     return [
         Tile("Best with stitches", f"{summary.value:.6g}", remark, main=True),
         Tile("Best in the log alone", f"{summary.log_value:.6g}", remark),
-        Tile("As logged", f"{summary.logged_value:.6g}", remark),
+        Tile("Value of the log", f"{run.logged_value:.6g}", remark),
         Tile("Stitched steps", f"{stitched:.1%}", f"of the policy's first {SHARE_STEPS} steps"),
         # some may have been dropped since, and a run that reuses another one has the other's too
         Tile("Stitches", f"{run.mdp.kept_stitches:,}", f"{run.accepted:,} accepted in all rounds"),
@@ -108,7 +109,8 @@ def value_tiles(run: Contents) -> list[Tile]:
 def log_section(run: Contents) -> Section:
     mdp, card, choices = run.mdp, run.log_card, run.mdp.action_count
     logged = mdp.stitch_round == LOGGED
-    states, rewards = mdp.states[: mdp.real_count], mdp.reward[logged]
+    states, actions, rewards = mdp.states[: mdp.real_count], mdp.action[logged], mdp.reward[logged]
+    named = f" ({card.action_names[0]})" if choices is not None and card.action_names else ""
     facts = {
         "rows": f"{card.rows:,}",
         "episodes": f"{card.episodes:,}",
@@ -116,20 +118,26 @@ def log_section(run: Contents) -> Section:
         "distinct transitions": f"{np.count_nonzero(logged):,}",
         "start states": f"{len(mdp.starts):,}",
         "size of a state": plural(states.shape[1], "component"),
-        "actions": plural(mdp.action.shape[1], "component") if choices is None else f"{choices} discrete actions",
+        "actions": plural(actions.shape[1], "component") if choices is None else f"{choices} discrete actions{named}",
         "rewards": f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.4g}",
         "terminations": plural(int(np.count_nonzero(mdp.discount[logged] == 0)), "transition"),
     }
     if run.header.reused is not None:
         facts["model and graph reused from"] = run.header.reused
-    ranges = zip(states.min(axis=0), states.mean(axis=0, dtype=np.float64), states.max(axis=0), strict=True)
-    rows = [(run.dimension(index), *(f"{number:.4g}" for number in numbers)) for index, numbers in enumerate(ranges)]
-    tables = [Table(("state component", "min", "mean", "max"), rows)]
+    tables = [_ranges_table("state component", states, run.dimension)]
+    if choices is None:
+        tables.append(_ranges_table("action component", actions, run.action_dimension))
     if card.notes:
         notes = [(note.kind, note.text) for note in card.notes]
         tables.append(Table(("kind", "note"), notes, "notes from reading the log", words=True))
     text = f"Read from {run.header.log}."
-    return Section("The log", text, facts, tables=tables, folded=len(rows) > UNFOLDED)
+    return Section("The log", text, facts, tables=tables, folded=states.shape[1] > UNFOLDED)
+
+
+def _ranges_table(kind: str, values: Float[np.ndarray, "n _"], name: Callable[[int], str]) -> Table:
+    ranges = zip(values.min(axis=0), values.mean(axis=0, dtype=np.float64), values.max(axis=0), strict=True)
+    rows = [(name(index), *(f"{number:.4g}" for number in numbers)) for index, numbers in enumerate(ranges)]
+    return Table((kind, "min", "mean", "max"), rows)
 
 
 def comparison_page(runs: Mapping[str, Contents]) -> Page:

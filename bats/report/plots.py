@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 GREY, BLUE, ORANGE = "#8a94a3", "#3b82c4", "#e4572e"
-"""in every plot: as logged, the log alone, with stitches; readable on light and dark paper"""
+"""in every plot: the value of the log, the log alone, with stitches; readable on light and dark paper"""
 GREEN, YELLOW, PINK, PURPLE = "#2a9d8f", "#e0a030", "#c0679b", "#7d6bb3"
 PALETTE = (ORANGE, BLUE, GREEN, YELLOW, PINK, PURPLE, GREY)
 """for runs side by side"""

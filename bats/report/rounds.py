@@ -114,10 +114,10 @@ def value_by_round(runs: Mapping[str, Contents]) -> Figure:
         traces.append(plots.scatter(label, list(range(len(values))), plots.numbers(values, 6), hover, **settings))
     rounds = max(len(run.records) for run in runs.values())
     if len(runs) == 1:
-        (summary,) = (run.summary for run in runs.values())
+        (run,) = runs.values()
         for label, value, colour in (
-            ("best in the log alone", summary.log_value, plots.BLUE),
-            ("as logged", summary.logged_value, plots.GREY),
+            ("best in the log alone", run.summary.log_value, plots.BLUE),
+            ("value of the log", run.logged_value, plots.GREY),
         ):
             settings = {"mode": "lines", "line": {"color": colour, "dash": "dash"}}
             y = plots.numbers(np.array([value, value]))

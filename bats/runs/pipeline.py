@@ -32,7 +32,6 @@ from bats.graph.solve import (
     Solution,
     logged_value,
     policy_iteration,
-    possible_values,
     reward_limits,
     value_of_dead_ends,
 )
@@ -50,7 +49,7 @@ from bats.runs.candidates import best_candidate, clone_log
 from bats.runs.folder import RunFolder
 from bats.runs.interrupts import noted_interrupts, stoppable
 from bats.runs.records import BATS, CANDIDATES, CLONED_SHARES, Header, Summary, Timing
-from bats.runs.result import Result, load_result, run_metric
+from bats.runs.result import Result, load_result, run_metric, value_of_log
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
 from bats.stitching.metric_refresh import Finished, Refresh, remeasured_errors, stitch_with_refresh
@@ -279,23 +278,22 @@ def final_solution(job: Job, log: Solution, mdp: TabularMDP, option: Option) -> 
 
 def cloned(job: Job, solution: Solution) -> dict[str, Policy]:
     """The clone of the graph's policy, and clones of the log where bounds can compare them; saved ones are loaded."""
-    run, config, policies = job.run, job.config, {}
+    run, config, progress, policies = job.run, job.config, job.progress, {}
     support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
     for name in CANDIDATES if config.certificate is not None else (BATS,):
         file = run.candidate(name)
+        if file.exists():
+            policies[name] = load_policy(file)
+            continue
         with run.timed("cloning"):
-            if file.exists():
-                policies[name] = load_policy(file)
-            elif name == BATS:
-                policy, selection = clone_solved(solution, job.metric, config, support, job.header, job.progress)
-                policies[name] = policy
+            if name == BATS:
+                policy, selection = clone_solved(solution, job.metric, config, support, job.header, progress)
                 run.save_selection(selection)
             else:
-                share, progress = CLONED_SHARES[name], job.progress
-                policies[name] = clone_log(
-                    job.dataset, share, config.cloning, support, seed=job.seed, progress=progress
-                )
-            save_policy(policies[name], file, overwrite=True)
+                share = CLONED_SHARES[name]
+                policy = clone_log(job.dataset, share, config.cloning, support, seed=job.seed, progress=progress)
+            policies[name] = replace(policy, card={**policy.card, **run.log_card().names()})
+            save_policy(policies[name], file)
     return policies
 
 
@@ -382,7 +380,5 @@ def certify_solved(
         if kept.any():
             tolerance = float(np.nextafter(error[kept].max(), np.inf))
             config = replace(config, stitch=replace(config.stitch, tolerance=tolerance))
-    floor, _ = possible_values(mdp, None if config.certificate is None else config.certificate.reward_range)
-    assumed = value_of_dead_ends(mdp, summary.dead_end_value)
-    logged = summary.logged_value + summary.logged_dead_end_weight * (floor - assumed)
+    logged = value_of_log(summary, mdp, config.certificate)
     return certify(solution, policies, context, config, logged_value=logged, seed=run.header().seed, progress=progress)

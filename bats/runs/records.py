@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bats.arrays import field_values
-from bats.data.dataset import Dataset
+from bats.data.dataset import Dataset, Names
 from bats.data.episodes import Note
 from bats.storage.schema import MAY_BE_NOT_FINITE
 from bats.storage.tensors import checksum
@@ -79,15 +79,20 @@ class LogCard:
 
     rows: int
     episodes: int
-    observation_names: tuple[str, ...]
+    observation_names: Names
     """empty where the log has no names"""
-    action_names: tuple[str, ...]
+    action_names: Names
     notes: tuple[Note, ...]
 
     @classmethod
     def of(cls, dataset: Dataset) -> LogCard:
         names = dataset.observation_names or (), dataset.action_names or ()
         return cls(len(dataset), dataset.episode_count, *names, dataset.notes)
+
+    def names(self) -> dict[str, list[str]]:
+        """The names that the log has, for the card of a policy."""
+        named = {"observation_names": self.observation_names, "action_names": self.action_names}
+        return {kind: list(names) for kind, names in named.items() if names}
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,8 @@ class Summary:
     dead_end_value: float | None
     """None: the smallest possible one"""
     logged_value: float
-    """discounted return of the logged behaviour from the starts"""
+    """discounted return of the logged behaviour from the starts, with this value of dead ends; `value_of_log` is
+    what is shown"""
     logged_dead_end_weight: float
     """how much that changes with the value of a dead end"""
     log_value: float

@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bats.bounds.certificate import Certificate, Option, load_certificate
-from bats.config import Config, FilePath, Finite, Fraction, NonNegative, PositiveOrInfinite, Settings, checked
+from bats.config import (
+    CertificateConfig,
+    Config,
+    FilePath,
+    Finite,
+    Fraction,
+    NonNegative,
+    PositiveOrInfinite,
+    Settings,
+    checked,
+)
 from bats.errors import OutputError, SettingError
 from bats.graph.mdp import TabularMDP
 from bats.graph.relabel import RewardFunction, final_graph, prune, value_of_a_step, with_gamma, with_reward
-from bats.graph.solve import Solution, policy_iteration
+from bats.graph.solve import Solution, policy_iteration, possible_values, value_of_dead_ends
 from bats.metric.scaled import ScaledMetric
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
@@ -75,8 +85,8 @@ class Result:
 
     @property
     def logged_value(self) -> float:
-        """The discounted return of the logged behaviour from the starts."""
-        return self.summary.logged_value
+        """The discounted return of the logged behaviour from the starts, as the verdict compares it."""
+        return value_of_log(self.summary, self.mdp, self.config.certificate)
 
     @property
     def verdict(self) -> str | None:
@@ -140,6 +150,16 @@ def solve_again(run: RunFolder | Path | str, changes: Changes | None = None) -> 
         penalty = settings.penalty_steps * value_of_a_step(log, value)
     mdp = final_graph(mdp, penalty=penalty, tolerance=settings.tolerance)
     return policy_iteration(mdp, dead_end_value=settings.dead_end_value)
+
+
+def value_of_log(summary: Summary, mdp: TabularMDP, certificate: CertificateConfig | None) -> float:
+    """The discounted return of the logged behaviour from the starts; truncations lead to the smallest possible value.
+
+    That is what a policy's lower bound is compared with, whatever value of dead ends the run was solved with.
+    """
+    floor, _ = possible_values(mdp, None if certificate is None else certificate.reward_range)
+    assumed = value_of_dead_ends(mdp, summary.dead_end_value)
+    return summary.logged_value + summary.logged_dead_end_weight * (floor - assumed)
 
 
 def run_metric(summary: Summary) -> ScaledMetric:

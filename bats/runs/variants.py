@@ -50,7 +50,8 @@ def clone_again(
     support, solution = load_policy(run.policy).support, solve_again(run, changes)
     policy, _ = clone_solved(solution, run_metric(summary), config, support, header, progress)
     given = changes.given()
-    return replace(policy, card={**policy.card, "solved_under": given}) if given else policy
+    card = {**policy.card, **run.log_card().names()} | ({"solved_under": given} if given else {})
+    return replace(policy, card=card)
 
 
 def certify_again(

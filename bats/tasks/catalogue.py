@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -101,7 +102,9 @@ def find_task(name: str) -> Task:
             task.environment.removeprefix("bats/"),
         ):
             return task
-    raise BatsError(f"There is no task called '{name}'; known tasks: {', '.join(TASK_NAMES)}.")
+    hint = f" Gymnasium has an environment of this name: use `bats-rl evaluate --environment {name}`."
+    hint = hint if name in list(gymnasium.registry) else ""  # a list: the name may be anything
+    raise BatsError(f"There is no task called '{name}'; known tasks: {', '.join(TASK_NAMES)}.{hint}")
 
 
 def task_of_environment(environment: Environment) -> Task | None:

@@ -27,6 +27,8 @@ Controller = Callable[[np.ndarray], Any]
 ChooseActions = Callable[[np.ndarray, Sequence[int], int], Iterable[Any]]
 """the actions for the observations of all running episodes, given the indices of these episodes and the step; an action
 of None stops its episode"""
+SetState = Callable[[Environment, np.ndarray], Any]
+"""puts an environment that was just reset into a state, and returns its observation, which is that state"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,7 @@ def play(
     *,
     seeds: Sequence[int | None],
     states: Float[np.ndarray, "n D"] | None = None,
+    set_state: SetState | None = None,
     max_steps: int | None = None,
     keep_observations: bool = True,
     progress: Progress = no_progress,
@@ -57,7 +60,8 @@ def play(
 ) -> list[Episode]:
     """Plays one episode per seed, from `states` if given: one in each environment at a time, further ones in turn.
 
-    An episode runs until its environment ends it, `choose` returns None for it, or `max_steps` are done.
+    An episode runs until its environment ends it, `choose` returns None for it, or `max_steps` are done. Without
+    `set_state`, an environment is asked for a state with `reset(options={"state": …})`.
     """
     turns = range(0, len(seeds), len(environments))
     # Progress counts steps, not episodes, because episodes with a time limit tend to end all at once.
@@ -67,8 +71,11 @@ def play(
     for turn, first in enumerate(turns):
         recorders: dict[int, _Recorder] = {}
         for i, environment in zip(range(first, len(seeds)), environments, strict=False):
-            options = None if states is None else {"state": states[i]}
-            current = _as_row(environment.reset(seed=seeds[i], options=options)[0])
+            if states is not None and set_state is not None:
+                current = placed(environment, states[i], set_state, seed=seeds[i])
+            else:
+                options = None if states is None else {"state": states[i]}
+                current = _as_row(environment.reset(seed=seeds[i], options=options)[0])
             recorders[i] = _Recorder(environment, current, keep_observations)
         running, step = list(recorders), 0
         while running and (max_steps is None or step < max_steps):
@@ -81,6 +88,27 @@ def play(
         progress(stage, min(turn * turn_steps + step, total), total)
         episodes += [recorder.episode() for recorder in recorders.values()]
     return episodes
+
+
+def placed(
+    environment: Environment, state: Float[np.ndarray, "D"], set_state: SetState, *, seed: int | None = None
+) -> Float[np.ndarray, "D"]:
+    """Resets an environment and puts it into a state; the observation after that, which must be the state."""
+    environment.reset(seed=seed)
+    name = getattr(set_state, "__name__", "set_state")
+    try:
+        observation = set_state(environment, state.copy())
+    except Exception as error:  # the user's function may raise anything
+        failure = f"{type(error).__name__}: {error}"
+        raise SettingError(f"{name} failed to set the state {state.tolist()}: {failure}.") from error
+    found = np.empty(0) if observation is None else _as_row(observation)
+    # a function may have to compute an angle from its sine and cosine, which costs half of the digits at worst
+    types = [state.dtype, np.dtype(environment.observation_space.dtype)]
+    tolerance = np.sqrt(max(np.finfo(dtype if dtype.kind == "f" else np.float64).eps for dtype in types))
+    if found.shape != state.shape or not np.allclose(found, state, rtol=tolerance, atol=tolerance):
+        got = "nothing" if observation is None else f"{found.tolist()}"
+        raise SettingError(f"{name} must return the observation, which must be the state {state.tolist()}; got {got}.")
+    return found
 
 
 class _Recorder:

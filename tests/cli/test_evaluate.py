@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from bats.evaluation.comparison import MEANING
 from bats.evaluation.episodes import evaluate, interval
 from bats.policy.files import load_policy, save_policy
 from bats.storage.tensors import read_facts
-from bats.tasks.worlds import CHAIN_ENVIRONMENT
+from bats.tasks.worlds import CHAIN, CHAIN_ENVIRONMENT, EPISODE_STEPS, WorldEnv
 from tests.cli.lying_run import TRUE_FROM, make_lying_run
 from tests.cli.printed import error_text, table
 from tests.logs import folder_bytes
@@ -77,6 +78,41 @@ def test_promised_replayed_and_cloned_returns_stand_side_by_side(run: Path, caps
     assert {name: content for name, content in folder_bytes(run).items() if "evaluation" not in name} == before
 
 
+def test_a_function_of_the_user_puts_the_environment_into_states(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my_states.py").write_text(
+        "def place(environment, state): return environment.reset(options={'state': state})[0]\n"
+        "def ignore(environment, state): return state + 1\n"
+        "def broken(environment, state): return 1 / 0\n"
+        "number = 1\n"
+    )
+    arguments = ["evaluate", str(run), "--episodes", "10", "--overwrite"]
+    assert main(arguments) == 0
+    expected = json.loads((run / "evaluation.json").read_text())
+    # the same environment under a name that is not a task's
+    gymnasium.register("chain-unplaced-v0", WorldEnv, kwargs={"shape": CHAIN.shape}, max_episode_steps=EPISODE_STEPS)
+    arguments += ["--environment", "chain-unplaced-v0"]
+    assert main(arguments) == 0
+    assert table(capsys.readouterr().out)["episodes"] == ["10"]
+    assert main([*arguments, "--set-state", "my_states:place"]) == 0
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found == {**expected, "environment": "chain-unplaced-v0"}
+    capsys.readouterr()
+    before = folder_bytes(run)
+    for name, message in (
+        ("my_states:ignore", "ignore must return the observation, which must be the state"),
+        ("my_states:broken", "broken failed to set the state [0.0]: ZeroDivisionError"),
+        ("my_states:absent", "--set-state my_states:absent could not be loaded: AttributeError"),
+        ("my_states:number", "--set-state must be a function; my_states:number is of type int"),
+        ("no_such_module:f", "could not be loaded: ModuleNotFoundError"),
+        ("my_states", "--set-state must have the form package.module:function"),
+    ):
+        assert main([*arguments, "--set-state", name]) == 2
+        assert message in error_text(capsys)
+    assert main(["evaluate", "run/policy.safetensors", *arguments[2:], "--set-state", "my_states:place"]) == 2
+    assert "needs the folder of a run" in error_text(capsys)
+    assert folder_bytes(run) == before
+
+
 def test_an_evaluation_is_not_overwritten_unless_asked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "evaluation.json").write_text("{}")
     assert main(["evaluate", str(run), "--task", "no-such-task"]) == 2
@@ -126,6 +162,8 @@ def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys
     [
         (["run", "--task", "grid", "--environment", "bats/grid-v0"], "Give either --task or --environment, not both"),
         (["run", "--task", "maze"], "There is no task called 'maze'; known tasks: maze2d-umaze"),
+        (["run", "--task", "CartPole-v1"], "There is no task called 'CartPole-v1'; known tasks: maze2d-umaze"),
+        (["run", "--task", "CartPole-v1"], "use `bats-rl evaluate --environment CartPole-v1`"),
         (
             ["run", "--task", "grid"],
             "The policy expects observations of size 1, but 'bats/grid-v0' has observations of size 2",

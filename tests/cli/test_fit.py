@@ -19,6 +19,7 @@ from bats.data.formats.hdf5 import write_hdf5
 from bats.policy.files import load_policy
 from bats.runs.folder import RunFolder
 from bats.runs.result import load_result
+from bats.runs.variants import clone_again
 from bats.stitching.records import RoundRecord
 from bats.storage.json_records import write_record
 from tests.bounds.test_certificate import simple_certificate
@@ -87,6 +88,27 @@ def test_an_interrupted_fit_continues_and_ends_as_one_from_python_does(
     policy, expected_policy = (load_policy(folder / "policy.safetensors") for folder in (run, finished_run))
     states = small_log().observations
     assert np.array_equal(policy.predict(states), expected_policy.predict(states))
+
+
+@pytest.mark.slow
+def test_logs_from_which_little_can_be_learned_end_with_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    one, many = replace(small_log(1, 400), observation_names=("east", "north")), small_log()
+    terminated = replace(many, terminations=many.episode_ends)
+    rare = np.where(np.arange(len(many)) == 7, 3, np.arange(len(many)) % 3).astype(np.int32)
+    for name, log, problem in (
+        ("one episode", one, ""),
+        ("equal rewards", many.with_rewards(np.ones(len(many))), "Every reward is 1 and no episode terminates"),
+        ("equal rewards of episodes", terminated.with_rewards(-np.ones(len(many))), ""),
+        ("a rare action", replace(many, actions=rare, action_count=4), ""),
+    ):
+        write_hdf5(log, Path(f"{name}.hdf5"))
+        assert main(["fit", f"{name}.hdf5", "--config", "small.json", "--out", name, "--quiet"]) == 0, name
+        printed = capsys.readouterr().out
+        assert "hold: the policy should not be deployed yet" in printed or "deploy: " in printed
+        assert problem in printed
+        assert main(["report", name]) == 0
+    assert load_policy("one episode/policy.safetensors").card["observation_names"] == ["east", "north"]
+    assert clone_again("one episode").card["observation_names"] == ["east", "north"]
 
 
 def test_quiet_prints_no_rounds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,6 +117,10 @@ def test_where_all_values_are_equal_the_range_of_the_rewards_stands_in_and_then_
     assert value_of_a_step(equal, value) == pytest.approx(0.1 * 3)
     constant = mdp_from_edges(2, [(0, 1, 2.0), (1, 0, 2.0)], gamma=0.9)
     assert value_of_a_step(constant, policy_iteration(constant).value) == pytest.approx(0.1)
+    # values of a larger graph are equal but for rounding
+    assert value_of_a_step(constant, np.array([20.0, np.nextafter(20.0, 21.0)])) == pytest.approx(0.1)
+    tiny = mdp_from_edges(2, [(0, 1, 0.0), (1, 1, 1e-15)], gamma=0.9)
+    assert value_of_a_step(tiny, policy_iteration(tiny).value) == pytest.approx(1e-16)
 
 
 def test_a_goal_is_rewarded_within_its_radius_by_the_first_numbers_of_the_next_state() -> None:

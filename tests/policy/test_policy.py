@@ -150,6 +150,20 @@ def test_rows_of_different_lengths_and_numbers_beyond_double_precision_are_refus
             some_policy().predict(odd)
 
 
+def test_a_policy_that_knows_the_names_of_its_numbers_uses_them_in_errors() -> None:
+    policy = some_policy(support=some_support())
+    named = replace(policy, card={"observation_names": ["angle", "speed", "torque"]})
+    for many, place in (([[0.0, np.nan, 0.0]], ""), ([[0.0, 0.0, 0.0], [0.0, np.nan, np.inf]], "in row 1, ")):
+        for call in (named.predict, named.support_distance):
+            with pytest.raises(SettingError, match=rf"must be finite.*; {place}speed is nan\.$"):
+                call(many)
+    with pytest.raises(SettingError, match=r"of 3 numbers \(angle, speed, torque\) or an array of shape \(n, 3\)"):
+        named.predict([1.0])
+    for odd in (["angle"], "abc", None, [1, 2]):
+        with pytest.raises(SettingError, match=r"one observation of 3 numbers or an array"):
+            replace(policy, card={"observation_names": odd}).predict([1.0])
+
+
 def test_an_observation_far_from_the_log_has_a_large_distance_and_one_that_is_not_finite_has_none() -> None:
     policy = some_policy(support=some_support())
     near, far, farther = policy.support_distance([[0.0, 0.0, 0.0], [1e30, 0.0, 0.0], [1.7e308, 0.0, -1.7e308]])

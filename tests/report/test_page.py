@@ -27,12 +27,13 @@ from bats.report.plots import label, numbers
 from bats.report.rounds import attempts_by_error, rounds_sections, value_by_round
 from bats.runs.folder import RunFolder
 from bats.runs.records import LogCard
+from bats.runs.result import load_result
 from bats.stitching.records import Attempts, Outcome
 from bats.storage.json_records import write_record
 from tests.conftest import CopyRun
 from tests.logs import folder_bytes
 from tests.report.browser import BINARY, Browser, open_browser
-from tests.report.pages import HOSTILE, LINK, SCRIPT, Parsed, data_of, facts_of, plots_of, text_of
+from tests.report.pages import HOSTILE, LINK, SCRIPT, Parsed, data_of, facts_of, plots_of, rows_of, text_of
 from tests.runs.relisted import relisted
 from tests.small_runs import small_log
 
@@ -80,7 +81,7 @@ def test_the_report_shows_how_the_run_ended(page: Path, finished_run: Path, cont
     summary, records = run.summary(), run.records()
     assert facts["Best with stitches"] == f"{summary.value:.6g}"
     assert facts["Best in the log alone"] == f"{summary.log_value:.6g}"
-    assert facts["As logged"] == f"{summary.logged_value:.6g}"
+    assert facts["Value of the log"] == f"{summary.logged_value:.6g}"
     assert facts["Stitched steps"] == f"{records[-1].stitched_share:.1%}"
     accepted = sum(record.accepted for record in records)
     assert facts["Stitches"] == str(accepted) == str(contents.mdp.stitch_count)
@@ -89,6 +90,36 @@ def test_the_report_shows_how_the_run_ended(page: Path, finished_run: Path, cont
     assert facts["held-out rows"] == "50"
     assert "none in the log" in text_of(page)
     assert facts["total"] == f"{sum(timing.seconds for timing in run.timings()):.1f} s"
+
+
+def test_components_are_called_by_the_names_of_the_log(run_copy: Path, page: Path, tmp_path: Path) -> None:
+    assert {"component 0", "component 1"} <= rows_of(page).keys()
+    named = replace(small_log(), observation_names=("cart_position", "pole_angle"), action_names=("push", "lift"))
+    write_record(run_copy / "log.json", LogCard.of(named))
+    relisted(run_copy)
+    page = write_report(run_copy, tmp_path / "named.html")
+    assert {"cart_position", "pole_angle", "push", "lift"} <= rows_of(page).keys()
+    assert "component 0" not in text_of(page)
+    axes = [plots_of(page)["rollouts"]["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+    assert axes == ["cart_position", "pole_angle"]
+    assert all("component 0" not in json.dumps(plot) for plot in plots_of(page).values())
+
+
+def test_the_value_of_the_log_is_the_certificate_s_whatever_dead_ends_are_worth(run_copy: Path, tmp_path: Path) -> None:
+    run = RunFolder(run_copy)
+    summary, certificate = run.summary(), load_certificate(run_copy)
+    assert certificate is not None
+    raised = summary.logged_value + 2 * summary.logged_dead_end_weight
+    write_record(run_copy / "finished.json", replace(summary, dead_end_value=2.0, logged_value=raised), overwrite=True)
+    relisted(run_copy)
+    page, shown = write_report(run_copy, tmp_path / "report.html"), f"{certificate.logged_value:.6g}"
+    assert f"{raised:.6g}" != shown
+    assert facts_of(page)["Value of the log"] == shown
+    assert facts_of(page)["value of the log"].startswith(f"{shown} ")
+    (line,) = (trace for trace in plots_of(page)["value-by-round"]["traces"] if trace["name"] == "value of the log")
+    assert line["y"] == pytest.approx([certificate.logged_value] * 2, rel=1e-4)
+    assert load_result(run_copy).logged_value == pytest.approx(certificate.logged_value)
+    assert "as logged" not in text_of(page).lower()
 
 
 def test_a_log_with_terminations_is_not_said_to_have_none(run_copy: Path, tmp_path: Path) -> None:
@@ -232,6 +263,11 @@ def test_states_of_any_width_are_projected_to_a_plane(contents: Contents, width:
     if width > MAX_UNPROJECTED:
         correlation = np.corrcoef(points[: mdp.real_count, 0], states[: mdp.real_count, 1])[0, 1]
         assert abs(correlation) > 0.9
+        assert "largest parts" not in plane.description
+        changed.log_card = replace(contents.log_card, observation_names=tuple("abcde"))
+        parts = re.search("largest parts of the first are (., .), ., those of", plane_of(changed).description)
+        assert parts is not None
+        assert set(parts[1].split(", ")) == {"b", "d"}
     else:
         np.testing.assert_array_equal(points[:, 0], states[:, 0])
 

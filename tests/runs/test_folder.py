@@ -90,6 +90,8 @@ def test_the_name_of_the_log_its_notes_and_its_columns_are_kept(run: RunFolder) 
     assert card == LogCard.of(dataset)
     assert (card.rows, card.episodes) == (24, 3)
     assert (card.observation_names, card.action_names) == (("x", "y"), ("u",))
+    assert card.names() == {"observation_names": ["x", "y"], "action_names": ["u"]}
+    assert Header.of(dataset, 0) == Header.of(Dataset.from_arrays(**small_log()), 0)  # names are no part of a log
     assert [note.text for note in card.notes] == [note.text for note in dataset.notes]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bats.arrays import Progress
 from bats.data.dataset import require
-from bats.data.episodes import Note, plural
+from bats.data.episodes import Note
 from bats.data.formats.fields import ColumnMap, RawLog
 from bats.data.formats.untrusted import ID_BYTES, MemoryBudget, check_file, guarded, library_call, one_line
 from bats.errors import DataError
@@ -102,8 +102,8 @@ class _RowParser:
         self.row = 0
         """rows parsed so far"""
         self.used = columns.used()
-        self.first_actions: list[str] = []
-        """the first two actions as they are written, if an action is a single number"""
+        self.first_action = ""
+        """as it is written, if an action is a single number"""
         places = {name: place for place, name in enumerate(header)}
         self._width, self._index = len(header), {name: places[name] for name in self.used}
         self._action = columns.actions[0] if len(columns.actions) == 1 else None
@@ -134,7 +134,7 @@ class _RowParser:
         if any(line.count(",") != self._width - 1 or '"' in line for line in lines):
             self._check_cells(lines, values=False)
         if self.row == 0 and self._action is not None:
-            self.first_actions = [_cells(line)[self._index[self._action]].strip() for line in lines[:2]]
+            self.first_action = _cells(lines[0])[self._index[self._action]].strip()
         try:
             table = np.loadtxt(lines, **self._form)
         except ValueError as error:
@@ -186,19 +186,10 @@ def _is_number(text: str, parse: Callable[[str], float] = float) -> bool:
 
 
 def _guess_actions(values: np.ndarray, parser: _RowParser) -> tuple[np.ndarray, Note | None]:
-    """Actions written as integers become indices; a note says so, or says which few are not integers."""
-    # two rows are looked at, so that a single odd one at the top does not hide that all others are indices
-    if not any(text.isdecimal() for text in parser.first_actions):
+    """Actions written as integers become indices, and a note says so."""
+    written_as_integer = bool(parser.first_action) and parser.first_action.isdecimal()
+    if not written_as_integer or np.any((values < 0) | (values >= 2**31) | (values != np.floor(values))):
         return values, None
-    wrong = np.flatnonzero((values < 0) | (values >= 2**31) | (values != np.floor(values)))
-    if not wrong.size and parser.first_actions[0].isdecimal():
-        text = "Actions are integers, so they are read as discrete action indices. "
-        text += "Use --actions continuous (discrete=False) to read them as continuous."
-        return values.astype(np.int64), Note("decision", text)
-    if not 0 < wrong.size < len(values) / 2:
-        return values, None
-    row = int(wrong[0])
-    first = f"first: row {row}, value {values[row, 0]:g}, line {parser.line_of(row)}"
-    text = f"Actions are non-negative integers except in {plural(wrong.size, 'row')} ({first}), so all are read as "
-    text += "continuous. With --actions discrete (discrete=True) they are read as indices, and these rows are an error."
-    return values, Note("decision", text)
+    text = "Actions are integers, so they are read as discrete action indices. "
+    text += "Use --actions continuous (discrete=False) to read them as continuous."
+    return values.astype(np.int64), Note("decision", text)

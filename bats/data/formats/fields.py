@@ -18,10 +18,12 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bats.data.dataset import MAX_NAME, Dataset, require
+from bats.data.dataset import MAX_NAME, Dataset, Names, require
 from bats.data.episodes import Note, NoteKind
 from bats.errors import DataError, printable
 
+NAME_FIELDS = ("observation_names", "action_names")
+"""texts that an npz file or a dictionary may have beside its arrays"""
 REQUIRED = ("observations", "actions", "rewards")
 VECTOR_FIELDS = ("observations", "actions", "next_observations")
 SINGLE_FIELDS = ("rewards", "terminations", "timeouts", "episode")
@@ -34,11 +36,9 @@ SYNONYMS = {"observations": "obs observation state states", "actions": "action a
 MAX_LISTED = 30
 """names in a message; the rest is counted"""
 
-Names = tuple[str, ...]
-
 EXTRAS, EXTRAS_VERSION = "bats", 1
 """where our own entries are; the version is raised when the meaning of one changes"""
-EXTRA_TEXTS = ("observation_names", "action_names", "notes")
+EXTRA_TEXTS = (*NAME_FIELDS, "notes")
 MAX_NOTES, MAX_NOTE = 100, 2000
 """notes that are read from a file, and letters of each"""
 ORIGIN = "In the original log: "
@@ -76,6 +76,13 @@ class RawLog:
     """added to an error about a field, such as the columns it was read from"""
     line_of: Callable[[int], int] | None = None
     """the line of a text file that holds a row"""
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, ArrayLike], unused: Names) -> RawLog:
+        """Arrays by names in `KNOWN` or `NAME_FIELDS`."""
+        fields = {name: values for name, values in arrays.items() if name in KNOWN}
+        of_states, of_actions = (_texts(name, arrays[name]) if name in arrays else None for name in NAME_FIELDS)
+        return cls(fields, unused, observation_names=of_states, action_names=of_actions)
 
     def with_extras(self, entries: dict[str, Any]) -> RawLog:
         """The log with the entries of its file, which was written by this package and has exact episode ends."""
@@ -219,6 +226,14 @@ def _parse_note(line: str) -> Note:
     if kind not in get_args(NoteKind):
         kind, text = "fact", line
     return Note(cast(NoteKind, kind), ORIGIN + text.removeprefix(ORIGIN))
+
+
+def _texts(field: str, values: ArrayLike) -> Names:
+    """The texts of an array."""
+    array = np.asarray(values)
+    require(array.dtype.kind in "SU", "texts", f"an array of type {array.dtype}", field=field)
+    entries = array.reshape(-1).tolist()
+    return tuple(entry.decode(errors="replace") if isinstance(entry, bytes) else entry for entry in entries)
 
 
 def listed(names: Iterable[str]) -> str:

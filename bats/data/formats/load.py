@@ -5,7 +5,7 @@ Reading never executes or unpickles anything from a file, and any fault in a fil
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,32 @@ from numpy.typing import ArrayLike
 
 from bats.arrays import Progress, RowFlags, no_progress
 from bats.config import Function, Positive, checked
-from bats.data.dataset import Dataset, naming, require, row_numbers
+from bats.data.dataset import FEW_ACTIONS, Dataset, naming, require, row_numbers
 from bats.data.episodes import Note, TimeoutRule, plural
 from bats.data.formats.csv import read_csv
-from bats.data.formats.fields import KNOWN, OWN_NAMES, ColumnMap, RawLog, check_required, listed, stored_name
+from bats.data.formats.fields import (
+    KNOWN,
+    NAME_FIELDS,
+    OWN_NAMES,
+    ColumnMap,
+    RawLog,
+    check_required,
+    listed,
+    stored_name,
+)
 from bats.data.formats.hdf5 import read_hdf5, write_hdf5
 from bats.data.formats.minari import find_minari, read_minari, write_minari
 from bats.data.formats.npz import read_npz
 from bats.data.formats.parquet import read_parquet
-from bats.data.formats.untrusted import MemoryBudget, guarded
+from bats.data.formats.untrusted import MemoryBudget, guarded, library_call
 from bats.errors import DataError
 
 __all__ = ["ColumnMap", "load_dataset", "write_hdf5", "write_minari"]
 
 ARRAY_READERS = {".hdf5": read_hdf5, ".h5": read_hdf5, ".npz": read_npz}
 TABLE_READERS = {".csv": read_csv, ".parquet": read_parquet}
+MAX_EXCEPTIONS = 0.1
+"""share of rows whose action is no index, up to which they may be mistakes"""
 MINARI_PREFIX = "minari:"
 Source = str | Path | Mapping[str, ArrayLike]
 SOURCES = f"{', '.join([*ARRAY_READERS, *TABLE_READERS])}, a Minari data set's folder or minari:ID"
@@ -51,10 +62,11 @@ def load_dataset(
     and `rewards`; optional are `next_observations`, `terminations` (or `terminals`), `timeouts` (or `truncations`) and
     `episode`, ids that change from one episode to the next. Other fields are noted and not used.
 
-    `columns`: which columns of a table belong to which field, as a `ColumnMap`, a text (`observations=x,y actions=u
-    rewards=r`) or a dictionary of column names; `discrete`: whether an action is an index (None: whole numbers are);
-    `timeout_rule`: when a timeout ends an episode; `max_memory`: gigabytes that reading and validating a file may take
-    (None: half of the memory that this process may use). Raises `DataError` for a log that cannot be used.
+    `columns`: which columns of a table, or of a dictionary such as `dict(frame)`, belong to which field, as a
+    `ColumnMap`, a text (`observations=x,y actions=u rewards=r`) or a dictionary of column names; `discrete`: whether an
+    action is an index (None: whole numbers are); `timeout_rule`: when a timeout ends an episode; `max_memory`:
+    gigabytes that reading and validating a file may take (None: half of the memory that this process may use).
+    Raises `DataError` for a log that cannot be used.
     """
     discrete, progress = checked("discrete", bool | None, discrete), checked("progress", Function, progress)
     timeout_rule = checked("timeout_rule", TimeoutRule, timeout_rule)  # before a long log is read
@@ -79,10 +91,13 @@ def _read(source: Source, name: str, columns: ColumnMap | None, budget: MemoryBu
     suffix = "" if is_id else path.suffix.lower()
     if suffix in TABLE_READERS:
         return TABLE_READERS[suffix](path, columns, budget, progress)
-    require(columns is None, "a CSV or Parquet table (only these have columns)", "another format", field="columns")
+    if isinstance(source, Mapping) and columns is not None:
+        return _read_columns(source, columns)
+    expected = "a CSV or Parquet table or a dictionary of columns (only these have columns)"
+    require(columns is None, expected, "another format", field="columns")
     if isinstance(source, Mapping):
-        known = {field: source[field] for field in source if field in KNOWN}
-        return RawLog(known, unused=tuple(str(field) for field in source if field not in KNOWN))
+        known = (*KNOWN, *NAME_FIELDS)
+        return RawLog.of_arrays(source, unused=tuple(str(field) for field in source if field not in known))
     if is_id:
         return read_minari(find_minari(name.removeprefix(MINARI_PREFIX)), budget, progress)
     if suffix in ARRAY_READERS:
@@ -90,6 +105,24 @@ def _read(source: Source, name: str, columns: ColumnMap | None, budget: MemoryBu
     if guarded(SOURCES, path.is_dir):
         return read_minari(path, budget, progress)
     raise DataError(SOURCES, f"a file ending in '{path.suffix}'" if path.exists() else "no such file")
+
+
+def _read_columns(table: Mapping[str, ArrayLike], columns: ColumnMap) -> RawLog:
+    """The mapped columns of a table in memory, such as a DataFrame as a dictionary."""
+    header = [str(name) for name in table]
+    columns = columns.checked(header)
+    fields = {}
+    for field, names in columns.by_field():
+        with library_call("columns of equal length", field=field):  # NumPy is asked to join whatever is there
+            parts = [np.asarray(table[name]) for name in names]
+            fields[field] = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+    ids = fields.get("episode")
+    if ids is not None and ids.dtype.kind == "O":  # as a DataFrame holds texts
+        with library_call("ids that are numbers or texts", field="episode"):
+            missing = np.array([label is None or label != label for label in ids.tolist()], dtype=bool)
+            fields["episode"] = ids.astype(str)
+        require(not missing.any(), "an id in every row", "none", field="episode", row=int(missing.argmax()))
+    return columns.raw_log(header, fields)
 
 
 def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: TimeoutRule) -> Dataset:
@@ -122,12 +155,33 @@ def _to_dataset(raw: RawLog, name: str, discrete: bool | None, timeout_rule: Tim
         ends_field = "episode" if ids is not None else "timeouts"
         field = ends_field if error.field == "episode_ends" else error.field
         raise DataError(error.expected, error.found, field=field, row=error.row, hint=hint) from error.__cause__
+    guessed = discrete is None and not raw.exact_ends  # in a file of this package it was decided when it was written
+    if guessed and dataset.action_count is None and dataset.actions.shape[1] == 1:
+        dataset = replace(dataset, notes=(*dataset.notes, *_notes_of_indices(fields["actions"], raw.line_of)))
     if raw.unknown_next is not None:
         unknown = np.isin(np.arange(len(dataset)), row_numbers("unknown_next", raw.unknown_next, len(dataset)))
         wrong, expected = unknown & ~dataset.terminations, "a termination in every row whose next state is unknown"
         require(not wrong.any(), expected, "no termination", field="unknown_next", row=int(wrong.argmax()))
         dataset = replace(dataset, next_known=~unknown)
     return dataset if raw.starts is None else dataset.with_starts(raw.starts, raw.start_weights)
+
+
+def _notes_of_indices(actions: ArrayLike, line_of: Callable[[int], int] | None) -> list[Note]:
+    """A note on continuous actions that look like indices, but for their type or for a few of them."""
+    values = np.asarray(actions).reshape(-1)
+    whole = (values >= 0) & (values == np.floor(values))
+    wrong = np.flatnonzero(~whole)
+    if wrong.size > MAX_EXCEPTIONS * len(values) or not 1 < len(np.unique(values[whole])) <= FEW_ACTIONS:
+        return []
+    option = "With --actions discrete (discrete=True) they are read as indices"
+    if not wrong.size:
+        text = f"Actions are whole numbers, but not of an integer type, so they are read as continuous. {option}."
+        return [Note("decision", text)]
+    row = int(wrong[0])
+    line = "" if line_of is None else f", line {line_of(row)}"
+    first = f"first: row {row}, value {values[row]:g}{line}"
+    text = f"Actions are non-negative integers except in {plural(wrong.size, 'row')} ({first}), so all are read as "
+    return [Note("decision", f"{text}continuous. {option}, and these rows are an error.")]
 
 
 def _ends_of_ids(ids: ArrayLike, notes: list[Note]) -> RowFlags:

@@ -19,7 +19,7 @@ from numpy.lib import format as npy_format
 
 from bats.arrays import Progress
 from bats.data.dataset import require
-from bats.data.formats.fields import KNOWN, RawLog
+from bats.data.formats.fields import KNOWN, NAME_FIELDS, RawLog
 from bats.data.formats.untrusted import (
     ZIP,
     MemoryBudget,
@@ -47,10 +47,10 @@ def read_npz(path: Path, budget: MemoryBudget, progress: Progress) -> RawLog:
     with guarded(INTACT, zipfile.ZipFile, path) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         fields = {}
-        for field in [name for name in entries if name in KNOWN]:
+        for field in [name for name in entries if name in (*KNOWN, *NAME_FIELDS)]:
             done = partial(progress, f"reading {path.name} ({field})")
             fields[field] = _read_array(archive, entries[field], field, guard, done)
-    return RawLog(fields, unused=tuple(field for field in entries if field not in fields))
+    return RawLog.of_arrays(fields, unused=tuple(field for field in entries if field not in fields))
 
 
 def _read_array(
