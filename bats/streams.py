@@ -28,6 +28,7 @@ class Stream(IntEnum):
     ONLINE_EPISODES = 16
     ONLINE_ACTIONS = 17
     ONLINE_EVALUATIONS = 18
+    MODEL_ROLLOUTS = 19
 
 
 def generator(seed: int, stream: Stream, *position: int) -> np.random.Generator:

@@ -48,6 +48,18 @@ class CalibrationFactors:
         return math.isfinite(self.value) and math.isfinite(self.reward)
 
 
+@dataclass(frozen=True)
+class ModelReturn:
+    """What a policy's rollouts in the model come to. No bound: the model may be wrong about all of it."""
+
+    value: float
+    """mean discounted return"""
+    disagreement: float
+    """mean discounted sum of the members' largest disagreements about a reward"""
+    leaves_support: float
+    """share of the rollouts that come to states far from all logged ones"""
+
+
 @dataclass(frozen=True, eq=False)
 class StartBounds:
     """Bounds at every start."""
@@ -98,6 +110,8 @@ class Summary:
     """share of rollouts whose summed errors the bounds cover"""
     graph_factors: CalibrationFactors
     clone_factors: CalibrationFactors
+    in_model: ModelReturn
+    """of the clone, from the starts"""
     policy: str
     """checksum of the clone, as its file has it"""
 
@@ -126,6 +140,7 @@ class Certificate(Summary):
         return {
             "lower bound": f"{self.clone.lower:.6g}",
             "upper bound": f"{self.clone.upper:.6g}",
+            "value in the model": f"{self.in_model.value:.6g} (not a bound)",
             "value of the log": f"{self.logged_value:.6g} (after a truncation, the smallest possible value is assumed)",
             "bounds of the graph's policy": f"{self.graph.lower:.6g} to {self.graph.upper:.6g}",
             "due to stitches": f"{self.share_on_stitches:.1%} of the lower bound of the graph's policy",

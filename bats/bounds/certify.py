@@ -14,7 +14,7 @@ import numpy as np
 
 from bats.arrays import Progress, no_progress
 from bats.bounds.certificate import CalibrationFactors, Certificate, StartBounds, reasons_to_hold
-from bats.bounds.cloned_policy import bound_clone
+from bats.bounds.cloned_policy import bound_clone, model_return
 from bats.bounds.error_estimates import ErrorEstimator
 from bats.bounds.graph_policy import bound_graph, unknown_errors
 from bats.bounds.sandwich import ErrorBounds, ValueBounds, sandwich
@@ -24,6 +24,10 @@ from bats.graph.solve import Solution
 from bats.planning.context import PlanningContext
 from bats.policy.files import policy_checksum
 from bats.policy.policy import Policy
+from bats.streams import Stream, generator
+
+MODEL_ROLLOUTS = 256
+"""rollouts in the model that show what a policy would earn if the model were right"""
 
 
 def certify(
@@ -53,6 +57,8 @@ def certify(
         graph_factors = CalibrationFactors(math.inf, math.inf, 0)
         unknown = f"Bounds cannot be computed: expected {error.expected}, found {error.found}."
     floor, ceiling, at = graph.floor, graph.ceiling, mdp.starts
+    drawn = generator(seed, Stream.MODEL_ROLLOUTS).choice(at, MODEL_ROLLOUTS, p=mdp.start_weights)
+    first = mdp.states[drawn]
     certificates = {}
     for number, (name, clone) in enumerate(clones.items(), 1):
         progress("computing bounds", number, total)
@@ -79,6 +85,7 @@ def certify(
             confidence=settings.confidence,
             graph_factors=graph_factors,
             clone_factors=factors,
+            in_model=model_return(clone, first, context.dynamics, context.metric, gamma=mdp.gamma),
             policy=policy_checksum(clone),
             at_starts=StartBounds(at, mdp.start_weights, *ends),
         )

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.spatial import cKDTree
 
 from bats.arrays import Metric, concat, in_batches
-from bats.bounds.certificate import CalibrationFactors
+from bats.bounds.certificate import CalibrationFactors, ModelReturn
 from bats.bounds.error_calibration import MIN_FACTOR, DiscountedErrors, calibration_factors, discounted_errors
 from bats.bounds.error_estimates import ErrorEstimator, disagreement
 from bats.bounds.graph_policy import ROLLOUTS, relevant_steps
@@ -266,6 +266,26 @@ def roll_out_clone(
         reward=(weight * rewards).sum(axis=0),
         reward_error=(weight * reward_errors).sum(axis=0),
     )
+
+
+def model_return(
+    policy: Policy, starts: Float[np.ndarray, "n D"], dynamics: Dynamics, metric: Metric, *, gamma: float
+) -> ModelReturn:
+    """What rollouts in the model from some states come to, however unreliable the model is on the way."""
+    steps = relevant_steps(gamma)
+    roll = partial(simulate, dynamics, ModelActor.of(policy), metric, steps)
+    visited, _, rewards, disagreements, ends = in_batches(roll, BATCH, starts.astype(np.float32), axis=1)
+    running = np.concatenate([np.ones((1, len(starts)), bool), ~np.logical_or.accumulate(ends, axis=0)[:-1]])
+    weight = running * gamma ** np.arange(steps)[:, None]
+    states = visited.mean(axis=2)
+    finite = np.isfinite(states).all(axis=2)
+    far = policy.support_distance(np.where(finite[..., None], states, 0.0).reshape(-1, states.shape[2])) > 1
+    outside = running & (~finite | far.reshape(finite.shape))
+    # a prediction that diverges has left the log for good, and adds nothing
+    value, disagreement = (
+        float((weight * np.where(finite, part, 0.0)).sum(axis=0).mean()) for part in (rewards, disagreements)
+    )
+    return ModelReturn(value, disagreement, float(outside.any(axis=0).mean()))
 
 
 class ModelActor(eqx.Module):

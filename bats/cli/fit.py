@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bats.bounds.certificate import Certificate, Option
+from bats.bounds.certificate import Certificate, Option, load_certificate
 from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, name_of_log, read_reward, read_training_log
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, shell_word, shown_progress
@@ -17,7 +17,7 @@ from bats.cli.settings import add_settings, read_settings
 from bats.graph.rollouts import roll_out, stitched_share
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
-from bats.runs.records import seconds_by_stage
+from bats.runs.records import CANDIDATE_NAMES, CANDIDATES, seconds_by_stage
 from bats.runs.result import Result
 from bats.stitching.history import MAX_FAILED_PLANS
 from bats.stitching.records import SHARE_STEPS, RoundRecord
@@ -83,6 +83,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "stitched steps": f"{stitched_share(mdp, rollouts):.1%}",
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
         **_option_facts(result.options),
+        **_candidate_facts(result, RunFolder(folder)),
         **policy_facts(result.policy, folder / "policy.safetensors"),
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in seconds_by_stage(result.timings).items()),
         "folder": str(folder),
@@ -127,6 +128,19 @@ def _option_facts(options: tuple[Option, ...]) -> dict[str, str]:
     best = options[0]
     kept = "any error" if best.tolerance is None else f"errors below {best.tolerance:g}"
     return {"chosen": f"penalty {best.penalty:g}, stitches with {kept}; best lower bound of {len(options)} options"}
+
+
+def _candidate_facts(result: Result, run: RunFolder) -> dict[str, str]:
+    """The bounds of the policies that were compared, and which of them was kept."""
+    found = {name: load_certificate(run.certificates / name) for name in CANDIDATES}
+    bounds = [
+        f"{name} {one.clone.lower:.4g} to {one.clone.upper:.4g}, {one.in_model.value:.4g} in the model"
+        for name, one in found.items()
+        if one is not None
+    ]
+    if len(bounds) < 2:
+        return {}
+    return {"policies compared": "; ".join(bounds), "policy kept": CANDIDATE_NAMES[result.summary.policy]}
 
 
 def policy_facts(policy: Policy, file: Path) -> dict[str, str]:

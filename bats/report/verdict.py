@@ -12,6 +12,7 @@ from bats.bounds.sandwich import StartValue
 from bats.report import plots
 from bats.report.contents import Contents, evenly_spaced
 from bats.report.html import Figure, Section, Table, side_by_side
+from bats.runs.records import CANDIDATE_NAMES, CANDIDATES
 
 MAX_STARTS = 2000
 """drawn one by one, at most"""
@@ -39,9 +40,32 @@ def verdict_section(run: Contents) -> Section | None:
     )
 
 
+def candidates_section(run: Contents) -> Section | None:
+    """The policies that the run compared, and which of them is its policy; None where there was one alone."""
+    compared = {name: one for name in CANDIDATES if (one := run.variants.get(name)) is not None}
+    if len(compared) < 2:
+        return None
+    rows = [
+        (
+            CANDIDATE_NAMES[name],
+            f"{one.clone.lower:.6g}",
+            f"{one.clone.upper:.6g}",
+            f"{one.in_model.value:.6g}",
+            f"{one.in_model.leaves_support:.1%}",
+            "this run's policy" if name == run.summary.policy else "",
+        )
+        for name, one in compared.items()
+    ]
+    text = f"This run's policy is {CANDIDATE_NAMES[run.summary.policy]}. The policy with the best lower bound is kept. "
+    text += "If lower bounds are alike, the highest value in the model decides, which is no bound."
+    heading = ("policy", "lower bound", "upper bound", "value in the model", "rollouts that leave the support", "")
+    return Section("Compared with plain clones of the log", text, tables=[Table(heading, rows, words=True)])
+
+
 def variants_section(run: Contents) -> Section | None:
     """Further policies and certificates of the same run; None where there are none."""
-    if not run.variants:
+    variants = {name: one for name, one in run.variants.items() if name not in CANDIDATES}
+    if not variants:
         return None
     rows = [
         (name, "", "", f"{NO_CERTIFICATE} under this name")
@@ -52,7 +76,7 @@ def variants_section(run: Contents) -> Section | None:
             f"{certificate.clone.upper:.6g}",
             certificate.verdict if certificate.policy in run.policies else f"{ELSEWHERE}: {certificate.verdict}",
         )
-        for name, certificate in run.variants.items()
+        for name, certificate in variants.items()
     ]
     text = "These policies and certificates were added to the finished run with bats-rl clone and bats-rl certify."
     table = Table(("name", "lower bound", "upper bound", "verdict"), rows, words=True)

@@ -5,7 +5,8 @@
     best-tenth    a clone of the episodes with the largest returns that make up a tenth of the log
 
 Where stitching does not help, a plain clone of the log may be the better policy. All are bounded in the same way, with
-the same model and calibration, and the one with the best lower bound is the policy of the run.
+the same model and calibration, and the one with the best lower bound is the policy of the run. Lower bounds that are
+alike decide nothing, as where a log is too small for bounds; then the highest value in the model does.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from bats.policy.demonstrations import best_episodes, logged_rows
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 
+ALIKE = 0.01
+"""lower bounds that differ by no more than this share of the range of possible values are alike"""
 FEWER_UPDATES = 4
 """a clone of logged rows is trained with this part of the updates: it only has to show whether stitching is worth it"""
 
@@ -39,5 +42,7 @@ def clone_log(
 
 
 def best_candidate(certificates: Mapping[str, Certificate]) -> str:
-    """The name of the policy with the best lower bound; of equals the first."""
-    return max(certificates, key=lambda name: certificates[name].clone.lower)
+    """The name of the policy with the best lower bound, and of those alike with the highest value in the model."""
+    best = max(one.clone.lower for one in certificates.values())
+    alike = [name for name, one in certificates.items() if best - one.clone.lower <= ALIKE * (one.ceiling - one.floor)]
+    return max(alike, key=lambda name: certificates[name].in_model.value)

@@ -26,6 +26,11 @@ BATS = "bats"
 CLONED_SHARES = {"log": 1.0, "best-tenth": 0.1}
 """names of clones of the log that it is compared with, and the share of the log that is cloned"""
 CANDIDATES = (BATS, *CLONED_SHARES)
+CANDIDATE_NAMES = {
+    BATS: "the clone of the stitched graph's policy",
+    "log": "the clone of the whole log",
+    "best-tenth": "the clone of the log's best tenth",
+}
 
 
 @dataclass(frozen=True)

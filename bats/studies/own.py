@@ -15,22 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path, PurePath
 
 import numpy as np
-from jaxtyping import Float
 
-from bats.arrays import Metric, Progress, in_batches, no_progress
+from bats.arrays import Progress, no_progress
 from bats.baselines.config import Baseline
 from bats.baselines.folder import BaselineFolder
 from bats.baselines.runs import Run, train_runs
-from bats.bounds.cloned_policy import BATCH, ModelActor, simulate
-from bats.bounds.graph_policy import relevant_steps
+from bats.bounds.certificate import ModelReturn
+from bats.bounds.cloned_policy import model_return
 from bats.config import Config
 from bats.data.dataset import Dataset
-from bats.model.ensemble import Dynamics
 from bats.networks.held_out import segments, split_groups
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
@@ -63,15 +60,10 @@ class Known:
     method: str
     action_error: float
     """mean over held-out rows, in halves of the action range; of discrete actions, the share that differs"""
-    value: float
-    """mean discounted return in the ensemble"""
-    disagreement: float
-    """mean discounted sum of the members' largest disagreements about a reward"""
+    in_model: ModelReturn
     lower: float | None
     """bounds on the true value; None where the settings have no certificate"""
     upper: float | None
-    leaves_support: float
-    """share of the rollouts"""
 
 
 def compare_own(
@@ -110,12 +102,12 @@ def measure(method: str, policy: Policy, result: Result, training: Dataset, held
     rng = generator(result.seed, Stream.STUDY_ROLLOUTS)
     starts = training.observations[rng.choice(training.starts, STARTS, p=training.start_weights)]
     gamma, settings = result.config.gamma, result.config.certificate
-    value, disagreement, leaves = simulated(policy, starts, result.model.dynamics, result.metric, gamma=gamma)
+    found = model_return(policy, starts, result.model.dynamics, result.metric, gamma=gamma)
     lower = upper = None
     if settings is not None:
         bounds = certify_again(result.folder, settings, policy=policy).clone
         lower, upper = bounds.lower, bounds.upper
-    return Known(method, action_error(policy, held_out), value, disagreement, lower, upper, leaves)
+    return Known(method, action_error(policy, held_out), found, lower, upper)
 
 
 HEADING = (
@@ -135,10 +127,10 @@ def known_rows(known: Sequence[Known]) -> list[tuple[str, ...]]:
         (
             one.method,
             f"{one.action_error:.3f}",
-            f"{one.value:.4g}",
-            f"{one.disagreement:.4g}",
+            f"{one.in_model.value:.4g}",
+            f"{one.in_model.disagreement:.4g}",
             *("not computed" if bound is None else f"{bound:.4g}" for bound in (one.lower, one.upper)),
-            f"{one.leaves_support:.1%}",
+            f"{one.in_model.leaves_support:.1%}",
         )
         for one in known
     ]
@@ -161,7 +153,7 @@ def write_known(
     page = Page(
         title=f"Methods compared on {PurePath(log).name}",
         subtitle=f"No environment was used; values have {remark}",
-        tiles=[Tile(one.method, f"{one.value:.4g}", "value in the model") for one in known],
+        tiles=[Tile(one.method, f"{one.in_model.value:.4g}", "value in the model") for one in known],
         sections=[section],
         footer=f"Written by bats-rl {version('bats-rl')}. This page makes no network requests.",
     )
@@ -169,26 +161,6 @@ def write_known(
     for path, content in zip(files, (text, render(page)), strict=True):
         write_text(path, content)
     return files
-
-
-def simulated(
-    policy: Policy, starts: Float[np.ndarray, "n D"], dynamics: Dynamics, metric: Metric, *, gamma: float
-) -> tuple[float, float, float]:
-    """Mean value and disagreement of a policy's rollouts in the model, and the share of them that leave the support."""
-    steps = relevant_steps(gamma)
-    roll = partial(simulate, dynamics, ModelActor.of(policy), metric, steps)
-    visited, _, rewards, disagreements, ends = in_batches(roll, BATCH, starts.astype(np.float32), axis=1)
-    running = np.concatenate([np.ones((1, len(starts)), bool), ~np.logical_or.accumulate(ends, axis=0)[:-1]])
-    weight = running * gamma ** np.arange(steps)[:, None]
-    states = visited.mean(axis=2)
-    finite = np.isfinite(states).all(axis=2)
-    far = policy.support_distance(np.where(finite[..., None], states, 0.0).reshape(-1, states.shape[2])) > 1
-    outside = running & (~finite | far.reshape(finite.shape))
-    # a prediction that diverges has left the log for good, and adds nothing
-    value, disagreement = (
-        float((weight * np.where(finite, part, 0.0)).sum(axis=0).mean()) for part in (rewards, disagreements)
-    )
-    return value, disagreement, float(outside.any(axis=0).mean())
 
 
 def action_error(policy: Policy, rows: Dataset) -> float:
@@ -202,7 +174,7 @@ def action_error(policy: Policy, rows: Dataset) -> float:
 
 def split_log(log: Dataset, *, seed: int) -> tuple[Dataset, Dataset]:
     """The log without a tenth of its episodes, and these."""
-    group = np.cumsum(np.concatenate([[0], log.episode_ends[:-1]]))
+    group = log.episode
     if group[-1] + 1 < FEW_EPISODES:
         group = segments(len(log))
     count = int(group[-1]) + 1

@@ -14,6 +14,7 @@ from bats.bounds.certificate import (
     MIN_COVERAGE,
     CalibrationFactors,
     Certificate,
+    ModelReturn,
     StartBounds,
     load_certificate,
     reasons_to_hold,
@@ -76,6 +77,7 @@ def simple_certificate(lower: float, upper: float, *, starts: int = 3, reasons: 
         confidence=0.9,
         graph_factors=CalibrationFactors(2.0, math.inf, 5),
         clone_factors=FACTORS,
+        in_model=ModelReturn(lower, 0.5, 0.25),
         policy="a checksum",
         at_starts=StartBounds(np.arange(starts), np.full(starts, 1 / starts), low, high, low, high),
     )

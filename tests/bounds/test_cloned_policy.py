@@ -19,6 +19,7 @@ from bats.bounds.cloned_policy import (
     ModelRollouts,
     bound_clone,
     chain_errors,
+    model_return,
     nearest_starts,
     roll_out_and_restart,
     roll_out_clone,
@@ -29,9 +30,12 @@ from bats.bounds.graph_policy import relevant_steps
 from bats.data.dataset import Dataset
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.solve import policy_iteration
+from bats.metric.scaled import ScaledMetric
 from bats.model.ensemble import one_hot
 from bats.policy.policy import Policy
+from bats.policy.support import Support
 from tests.bounds.conveyor import GAMMA, STEP, Conveyor, estimator, moving, positions, staying
+from tests.known_worlds import LinearWorld
 from tests.policy.policies import observations, some_policy
 
 TWO_NEIGHBOURS = np.array([[1, 2], [1, 1], [2, 2]])
@@ -290,3 +294,35 @@ def test_with_too_few_held_out_rows_the_clone_may_have_any_possible_value() -> N
     bounds, factors = bound_clone(policy_iteration(mdp), staying(path), unknown, floor=-1.0, ceiling=10.0)
     assert not factors.known
     assert (bounds.start.lower, bounds.start.upper) == pytest.approx((-1.0, 10.0))
+
+
+def constant_policy(action: float, support: Support) -> Policy:
+    """One number in, and the same action in every state."""
+    return Policy(
+        weights=(np.zeros((1, 2), np.float32),),
+        biases=(np.array([action, 0.0], np.float32),),
+        mean=np.zeros(1, np.float32),
+        std=np.ones(1, np.float32),
+        low=-np.ones(1, np.float32),
+        high=np.ones(1, np.float32),
+        support=support,
+    )
+
+
+def test_rollouts_in_a_known_world_have_the_value_that_arithmetic_gives() -> None:
+    # x' = x + a + shift with shifts of -0.01 and 0.01; the reward is x'
+    nothing, identity = jnp.zeros((2, 1, 1)), jnp.ones((2, 1, 1))
+    world = LinearWorld((nothing, identity, jnp.array([-0.01, 0.01])[:, None, None]), state_width=1, action_width=1)
+    states = np.linspace(0, 1, 101)[:, None]
+    support = Support.of(states, np.ones(1, np.float32), np.random.default_rng(0))
+    metric, starts, gamma = ScaledMetric(np.ones(1)), np.array([[0.2], [0.4]]), 0.9
+    weight, steps = gamma ** np.arange(relevant_steps(gamma)), np.arange(1, relevant_steps(gamma) + 1)
+    # standing still: x stays 0.3 on average, and a member is 0.01 per step away from the mean
+    found = model_return(constant_policy(0.0, support), starts, world, metric, gamma=gamma)
+    assert found.value == pytest.approx(0.3 * weight.sum(), rel=1e-4)
+    assert found.disagreement == pytest.approx(0.01 * (weight * steps).sum(), rel=1e-4)
+    assert found.leaves_support == 0
+    # to the right by 0.1 a step: x is 0.3 + 0.1 k after k steps, and both leave the log after six to eight of them
+    found = model_return(constant_policy(0.1, support), starts, world, metric, gamma=gamma)
+    assert found.value == pytest.approx((weight * (0.3 + 0.1 * steps)).sum(), rel=1e-4)
+    assert found.leaves_support == 1

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bats.baselines.config import BCConfig, TD3BCConfig
-from bats.bounds.graph_policy import relevant_steps
 from bats.cli.main import main
 from bats.data.dataset import Dataset
 from bats.data.formats.hdf5 import write_hdf5
-from bats.metric.scaled import ScaledMetric
-from bats.policy.policy import Policy
-from bats.policy.support import Support
-from bats.studies.own import action_error, compare_own, simulated, split_log, write_known
+from bats.studies.own import action_error, compare_own, split_log, write_known
 from tests.cli.printed import error_text
-from tests.known_worlds import LinearWorld
 from tests.logs import folder_bytes
 from tests.policy.policies import some_policy
 from tests.small_runs import SMALL, small_log
@@ -51,38 +45,6 @@ def test_the_action_error_is_in_halves_of_the_range() -> None:
     chosen = policy.predict(states)
     moved = Dataset.from_arrays(states, chosen + 0.25 * half, np.zeros(50))
     assert action_error(policy, moved) == pytest.approx(0.25, abs=1e-5)
-
-
-def constant_policy(action: float, support: Support) -> Policy:
-    """One number in, and the same action in every state."""
-    return Policy(
-        weights=(np.zeros((1, 2), np.float32),),
-        biases=(np.array([action, 0.0], np.float32),),
-        mean=np.zeros(1, np.float32),
-        std=np.ones(1, np.float32),
-        low=-np.ones(1, np.float32),
-        high=np.ones(1, np.float32),
-        support=support,
-    )
-
-
-def test_rollouts_in_a_known_world_have_the_value_that_arithmetic_gives() -> None:
-    # x' = x + a + shift with shifts of -0.01 and 0.01; the reward is x'
-    nothing, identity = jnp.zeros((2, 1, 1)), jnp.ones((2, 1, 1))
-    world = LinearWorld((nothing, identity, jnp.array([-0.01, 0.01])[:, None, None]), state_width=1, action_width=1)
-    states = np.linspace(0, 1, 101)[:, None]
-    support = Support.of(states, np.ones(1, np.float32), np.random.default_rng(0))
-    metric, starts, gamma = ScaledMetric(np.ones(1)), np.array([[0.2], [0.4]]), 0.9
-    weight, steps = gamma ** np.arange(relevant_steps(gamma)), np.arange(1, relevant_steps(gamma) + 1)
-    # standing still: x stays 0.3 on average, and a member is 0.01 per step away from the mean
-    value, disagreement, leaves = simulated(constant_policy(0.0, support), starts, world, metric, gamma=gamma)
-    assert value == pytest.approx(0.3 * weight.sum(), rel=1e-4)
-    assert disagreement == pytest.approx(0.01 * (weight * steps).sum(), rel=1e-4)
-    assert leaves == 0
-    # to the right by 0.1 a step: x is 0.3 + 0.1 k after k steps, and both leave the log after six to eight of them
-    value, _, leaves = simulated(constant_policy(0.1, support), starts, world, metric, gamma=gamma)
-    assert value == pytest.approx((weight * (0.3 + 0.1 * steps)).sum(), rel=1e-4)
-    assert leaves == 1
 
 
 @pytest.mark.slow
