@@ -23,6 +23,8 @@ from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze, stratified_starts
 from bats.tasks.maze2d.starts import label_starts
 from bats.tasks.worlds import WORLDS, World, collect_world
+from bats.tasks.zoo.skill import SkillCollector
+from bats.tasks.zoo.tasks import MOUNTAIN_CAR, ZOO
 
 Score = Callable[[ArrayLike], np.ndarray]
 """normalises returns"""
@@ -75,6 +77,11 @@ def _mixed_task(robot: Robot) -> Task:
     return Task(collector.task, robot.environment, summary, collector, score=robot.normalised_score)
 
 
+def _control_task(collector: SkillCollector) -> Task:
+    task = collector.task
+    return Task(task.name, task.environment, collector.summary, collector, score=task.normalised_score)
+
+
 def _world_task(name: str, environment: str, world: World) -> Task:
     summary = f"random moves in a {name} of {len(world.positions())} states, known optimal values, 5,000 rows"
     return Task(name, environment, summary, partial(collect_world, world, name=name), takes_states=True)
@@ -83,9 +90,16 @@ def _world_task(name: str, environment: str, world: World) -> Task:
 TASKS: tuple[Task, ...] = (
     *(_maze_task(maze) for maze in MAZES),
     # Gymnasium's car ignores a requested state (`mountain_car.PlacedCar` does not), so it has no `takes_states`.
-    Task(mountain_car.TASK, mountain_car.ENVIRONMENT, mountain_car.SUMMARY, mountain_car.collect_mountain_car),
+    Task(
+        mountain_car.TASK,
+        mountain_car.ENVIRONMENT,
+        mountain_car.SUMMARY,
+        mountain_car.collect_mountain_car,
+        score=MOUNTAIN_CAR.normalised_score,
+    ),
     Task(hopper.TASK, hopper.ENVIRONMENT, hopper.SUMMARY, hopper.collect_hopper, score=ROBOTS[0].normalised_score),
     *(_mixed_task(robot) for robot in ROBOTS),
+    *(_control_task(collector) for collector in ZOO),
     *(_world_task(*entry) for entry in WORLDS),
 )
 TASK_NAMES: tuple[str, ...] = tuple(task.name for task in TASKS)
