@@ -97,17 +97,17 @@ def score_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: a method per row, its mean over the seeds and every seed per task, published figures beside."""
     tasks, methods = (list(dict.fromkeys(getattr(score, name) for score in scores)) for name in ("task", "method"))
-    rows = []
+    known_tasks, rows = {one.task for one in published}, []
     for method in methods:
         row = [method]
         for task in tasks:
             values = [value(one) for one in scores if (one.method, one.task) == (method, task)]
             row.append(of_seeds(values))
-            if published:
+            if task in known_tasks:
                 others = [one for one in published if (one.method, one.task) == (method, task)]
                 row.append("; ".join(map(str, others)))
         rows.append(row)
-    columns = [(task, f"{task}, published") if published else (task,) for task in tasks]
+    columns = [(task, f"{task}, published") if task in known_tasks else (task,) for task in tasks]
     return ["method", *(name for column in columns for name in column)], rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -115,7 +116,9 @@ def find_task(name: str) -> Task:
             task.environment.removeprefix("bats/"),
         ):
             return task
-    raise BatsError(f"There is no task called '{name}'; known tasks: {', '.join(TASK_NAMES)}.")
+    similar = get_close_matches(str(name), TASK_NAMES)
+    meant = f"similar: {', '.join(similar)}; " if similar else ""
+    raise BatsError(f"There is no task called '{name}'; {meant}`bats-rl data collect list` shows all names.")
 
 
 def task_of_environment(environment: Environment) -> Task | None:
@@ -157,8 +160,8 @@ def normalised_score(task: str, returns: ArrayLike | float | int) -> np.ndarray:
     """The returns of a task on the scale of its reference scores: a random policy has 0, the reference 100."""
     found = find_task(task)
     if found.score is None:
-        known = ", ".join(task.name for task in TASKS if task.score is not None)
-        raise BatsError(f"The task {found.name} has no reference scores; tasks that have them: {known}.")
+        without = " and ".join(task.name for task in TASKS if task.score is None)
+        raise BatsError(f"The task {found.name} has no reference scores; all tasks except {without} have them.")
     return found.score(returns)
 
 

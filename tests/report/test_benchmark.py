@@ -59,6 +59,8 @@ def test_a_table_has_the_mean_and_every_seed_and_what_was_published() -> None:
     heading, rows = score_table(SCORES, PUBLISHED, lambda one: one.last)
     assert heading == ["method", "maze", "maze, published"]
     assert rows == [["iql", "15.0 ± 5.0 (10.0, 20.0)", "12.0 (somebody)"], ["bats", "40.0 ± 0.0 (40.0)", ""]]
+    heading, _ = score_table([*SCORES, replace(SCORES[0], task="cart")], PUBLISHED, lambda one: one.last)
+    assert heading == ["method", "maze", "maze, published", "cart"]  # nothing was published for the cart
     heading, rows = score_table(SCORES, (), lambda one: one.picked)
     assert heading == ["method", "maze"]
     assert rows == [["iql", "60.0 ± 10.0 (50.0, 70.0)"], ["bats", ""]]
