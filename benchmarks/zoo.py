@@ -1,6 +1,6 @@
 """The logs of the zoo: their mean returns, and the returns of random actions and of the controllers, their references.
 
-    python -m benchmarks.zoo                        about half an hour on one core
+    python -m benchmarks.zoo                        about a quarter of an hour on one core
     python -m benchmarks.zoo --tasks pendulum       some tasks, separated by commas
     python -m benchmarks.zoo --quick                20 episodes and 20,000 rows each, to see that it runs
 

@@ -18,7 +18,7 @@ REACHER_ANGLE_GAIN, REACHER_SPEED_GAIN = 0.3, 0.05
 SWIMMER_RADIUS, SWIMMER_LAG = 1.1, 0.83
 """amplitude of the first joint, and how far the second one is behind it, in radians"""
 SWIMMER_SPEED, SWIMMER_PULL, SWIMMER_GAIN, SWIMMER_STEERING = 6.5, 6.0, 0.65, 0.87
-"""of the oscillation per second, towards its amplitude, of the joints' speeds, and of the heading; all five were found
+"""of the oscillation per second, towards its amplitude, of the joints' speeds, and of the heading; all six were found
 by a random search of two minutes"""
 
 
