@@ -106,20 +106,22 @@ def add_benchmark(parser: ArgumentParser) -> None:
     study measures the returns of the expert, of a clone of the whole log and of BATS. It also measures how far replays
     and model predictions are from the stitched rollouts, the errors of the graph's values, and a lower bound on these
     values. maze2d [Table 1]: ten baselines and BATS on three mazes, the score of every snapshot of every run. mujoco:
-    the same on logs of a policy that is still learning to move hopper, walker2d and halfcheetah. own: BATS and
-    baselines on a log of your own, and what can be known of their policies without an environment"""
+    the same on logs of a policy that is still learning to move hopper, walker2d and halfcheetah. zoo: cloning, iql and
+    BATS on fifteen logs, most of them of scripted controllers in small tasks of Gymnasium. own: BATS and baselines on a
+    log of your own, and what can be known of their policies without an environment"""
     parser.add_argument("study", choices=("mountain-car", *STUDIES, "own"), metavar="STUDY", help=study)
     parser.add_argument("log", nargs="?", metavar="LOG", help=f"only for own: {LOG}")
     table = """
-    --seeds N  not for own: number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 for maze2d
-        and mujoco
+    --seeds N  not for own: number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 where
+        tasks are compared
     --episodes N  episodes per policy and seed; the default is 100, and in mazes a fixed number of starts per cell
     --out FOLDER  folder for the runs and the results; the default is runs/STUDY
     --methods NAMES  only where methods are compared: some of them, separated by commas; the default is all, and for own
         bc,td3-bc,iql. For own, BATS is always fitted, because its model and graph measure the others
-    --tasks NAMES  only for maze2d and mujoco: some of their tasks, separated by commas; the default is all
-    --updates N  only where methods are compared: updates of every baseline; the default is each method's own
-    --workers N  only for maze2d and mujoco: processes that evaluate snapshots (default: 1)
+    --tasks NAMES  only for maze2d, mujoco and zoo: some of their tasks, separated by commas; the default is all
+    --updates N  only where methods are compared: updates of every baseline; the default is each method's own, and
+        50,000 for zoo
+    --workers N  only for maze2d, mujoco and zoo: processes that evaluate snapshots (default: 1)
     --preset NAME  only where methods are compared: the settings of BATS (default: default)
     --seed SEED  only for own: the seed of all methods (default: 0)
     """
@@ -137,7 +139,7 @@ def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:
     if arguments.study == "own" and BATS_PAPER in (arguments.methods or "").split(","):
         raise SettingError(f"{BATS_PAPER} is only for known tasks; choose the settings of BATS with --preset.")
     if arguments.tasks is not None and arguments.study not in STUDIES:
-        raise SettingError(f"--tasks is only for the studies {' and '.join(STUDIES)}.")
+        raise SettingError(f"--tasks is only for the studies {', '.join(STUDIES)}.")
     reading = (arguments.columns, arguments.actions, arguments.timeouts, arguments.max_memory)
     if arguments.study == "own" and arguments.log is None:
         raise SettingError("The study own needs a log: `bats-rl benchmark own log.hdf5`.")
@@ -172,18 +174,19 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
         methods=study.methods if arguments.methods is None else tuple(arguments.methods.split(",")),
         seeds=3 if arguments.seeds is None else arguments.seeds,
         episodes=arguments.episodes,
-        updates=arguments.updates,
+        updates=study.updates if arguments.updates is None else arguments.updates,
         preset=arguments.preset,
     )
     for task in config.tasks:
         if task not in study.tasks:
             raise SettingError(f"The study {arguments.study} has no task '{task}'; it has {', '.join(study.tasks)}.")
-    from bats.studies.comparison import read_scores, run_comparison, write_results, write_trajectories
+    from bats.studies.comparison import read_logs, read_scores, run_comparison, write_results, write_trajectories
 
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
         run_comparison(folder, config, workers=arguments.workers, progress=progress)
     scores = read_scores(folder, config)
-    for path in write_results(folder, f"Methods compared: {arguments.study}", scores):
+    logs = read_logs(folder, config) if study.by_log else ()
+    for path in write_results(folder, f"Methods compared: {arguments.study}", scores, logs):
         print_line(f"wrote {path}", terminal.out)
     try:
         drawn = write_trajectories(folder, config)

@@ -125,9 +125,14 @@ class Dataset:
         return int(np.count_nonzero(self.episode_ends))
 
     @property
-    def episode(self) -> Int[np.ndarray, "N"]:
-        """The number of each row's episode."""
+    def episode_numbers(self) -> Int[np.ndarray, "N"]:
+        """The episode of each row; the first one is 0."""
         return np.cumsum(np.concatenate([[0], self.episode_ends[:-1]]))
+
+    @property
+    def episode_returns(self) -> Float[np.ndarray, "E"]:
+        """The sum of the rewards of each episode."""
+        return np.bincount(self.episode_numbers, self.rewards)
 
     def with_rewards(self, rewards: ArrayLike) -> Dataset:
         """The same log with other rewards, one for each row."""

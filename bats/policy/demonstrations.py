@@ -149,10 +149,10 @@ def best_episodes(log: Dataset, share: float) -> Bool[np.ndarray, "N"]:
     """The rows of the episodes with the largest returns that make up a share of the log, one episode at least."""
     if share == 1:
         return np.ones(len(log), dtype=bool)
-    returns, lengths = np.bincount(log.episode, log.rewards), np.bincount(log.episode)
-    order = np.argsort(-returns, kind="stable")
+    episode = log.episode_numbers
+    lengths, order = np.bincount(episode), np.argsort(-log.episode_returns, kind="stable")
     chosen = order[: max(int(np.searchsorted(np.cumsum(lengths[order]), share * len(log), side="right")), 1)]
-    return np.isin(log.episode, chosen)
+    return np.isin(episode, chosen)
 
 
 def logged_rows(log: Dataset, rows: Int[np.ndarray, "n"], group: Int[np.ndarray, "n"] | None = None) -> Demonstrations:
@@ -160,7 +160,7 @@ def logged_rows(log: Dataset, rows: Int[np.ndarray, "n"], group: Int[np.ndarray,
 
     They are grouped by their episodes unless `group` is given.
     """
-    group = log.episode[rows] if group is None else group
+    group = log.episode_numbers[rows] if group is None else group
     numbers = log.actions if log.action_count is None else np.empty((1, 0))
     return Demonstrations(
         states=log.observations[rows],

@@ -16,6 +16,7 @@ from itertools import cycle
 
 import numpy as np
 
+from bats.bounds.certificate import Certificate
 from bats.report import plots
 from bats.report.baseline import curve_trace
 from bats.report.html import Figure, Page, Section, Table, Tile
@@ -48,6 +49,16 @@ class RunScore:
     """what was not finite, where training diverged"""
     curve: tuple[tuple[int, float, float, float], ...] = ()
     """update, score, and its interval, of every snapshot"""
+    certificate: Certificate | None = None
+    """of the policy, where one was made"""
+
+    @property
+    def certified(self) -> tuple[str, float, float, float] | None:
+        """The verdict in a word, the bounds of the policy, and the value of the log."""
+        one = self.certificate
+        if one is None:
+            return None
+        return "deploy" if one.deploy else "hold", one.clone.lower, one.clone.upper, one.logged_value
 
 
 @dataclass(frozen=True)
@@ -71,25 +82,32 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else 0.0
 
 
+def of_seeds(values: Sequence[float | None]) -> str:
+    """The mean with its standard error, and the value of every seed; empty where no seed has one."""
+    known = [number for number in values if number is not None]
+    if not known:
+        return ""
+    mean, error = mean_and_error(known)
+    seeds = ", ".join("none" if number is None else f"{number:.1f}" for number in values)
+    return f"{mean:.1f} ± {error:.1f} ({seeds})"
+
+
 def score_table(
     scores: Sequence[RunScore], published: Sequence[Published], value: Callable[[RunScore], float | None]
 ) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: a method per row, its mean over the seeds and every seed per task, published figures beside."""
     tasks, methods = (list(dict.fromkeys(getattr(score, name) for score in scores)) for name in ("task", "method"))
-    rows = []
+    known_tasks, rows = {one.task for one in published}, []
     for method in methods:
         row = [method]
         for task in tasks:
             values = [value(one) for one in scores if (one.method, one.task) == (method, task)]
-            known = [number for number in values if number is not None]
-            mean, error = mean_and_error(known) if known else (0.0, 0.0)
-            seeds = ", ".join("none" if number is None else f"{number:.1f}" for number in values)
-            row.append(f"{mean:.1f} ± {error:.1f} ({seeds})" if known else "")
-            if published:
+            row.append(of_seeds(values))
+            if task in known_tasks:
                 others = [one for one in published if (one.method, one.task) == (method, task)]
                 row.append("; ".join(map(str, others)))
         rows.append(row)
-    columns = [(task, f"{task}, published") if published else (task,) for task in tasks]
+    columns = [(task, f"{task}, published") if task in known_tasks else (task,) for task in tasks]
     return ["method", *(name for column in columns for name in column)], rows
 
 
@@ -106,8 +124,10 @@ def time_table(scores: Sequence[RunScore]) -> tuple[list[str], list[list[str]]]:
     return ["method", "updates", "training", "diverged"], rows
 
 
-def as_markdown(scores: Sequence[RunScore], published: Sequence[Published]) -> str:
-    parts = [
+def as_markdown(scores: Sequence[RunScore], published: Sequence[Published], tables: Sequence[Table] = ()) -> str:
+    """The comparison as text; `tables` of a study's own come first."""
+    parts: list[tuple[str, tuple[Sequence[str], Sequence[Sequence[str]]]]] = [
+        *((table.title, (table.heading, table.rows)) for table in tables),
         (f"{LAST}: mean over the seeds ± standard error (every seed)", score_table(scores, published, _last)),
         (
             f"{PICKED}: not a result, because nobody can pick so without the environment",
@@ -127,22 +147,27 @@ def as_csv(scores: Sequence[RunScore]) -> str:
     """One line per run."""
     columns = ["method", "task", "seed", "updates", "last_policy", "low", "high"]
     columns += ["picked_by_environment", "picked_update", "episodes", "seconds", "trained_together", "divergence"]
+    columns += ["verdict", "lower_bound", "upper_bound", "value_of_the_log"]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
     for one in scores:
         numbers = (one.updates, one.last, one.low, one.high, one.picked, one.picked_update, one.episodes)
-        writer.writerow([one.method, one.task, one.seed, *numbers, one.seconds, one.together, one.divergence])
+        training = (one.seconds, one.together, one.divergence)
+        writer.writerow([one.method, one.task, one.seed, *numbers, *training, *(one.certified or (None,) * 4)])
     return stream.getvalue()
 
 
-def benchmark_page(title: str, scores: Sequence[RunScore], published: Sequence[Published]) -> Page:
-    """The comparison as a page, with learning curves."""
+def benchmark_page(
+    title: str, scores: Sequence[RunScore], published: Sequence[Published], tables: Sequence[Table] = ()
+) -> Page:
+    """The comparison as a page, with learning curves; `tables` of a study's own come first."""
     heading, rows = score_table(scores, published, _last)
     picked_heading, picked_rows = score_table(scores, (), _picked)
     time_heading, time_rows = time_table(scores)
     tasks = list(dict.fromkeys(score.task for score in scores))
     sections = [
+        *([Section("Log by log", tables=tables)] if tables else []),
         Section(
             f"Result: the {LAST}",
             "Mean over the seeds ± its standard error, and every seed in brackets. Nothing was selected.",

@@ -25,6 +25,7 @@ from bats.baselines.curve import learning_curve
 from bats.baselines.folder import BaselineFolder, CurvePoint
 from bats.baselines.runs import Run, train_runs
 from bats.baselines.training import sizes_of
+from bats.bounds.certificate import load_certificate
 from bats.config import ModelConfig
 from bats.data.dataset import Dataset
 from bats.data.formats.hdf5 import write_hdf5
@@ -35,6 +36,7 @@ from bats.model.fit import Model, fit_model, load_model, save_model
 from bats.policy.files import load_policy
 from bats.report.benchmark import RunScore, as_csv, as_markdown, benchmark_page
 from bats.report.html import render
+from bats.report.logs import LogScore, log_tables
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import fit
 from bats.runs.records import seconds_by_stage
@@ -104,7 +106,12 @@ def task_log(study: StudyFolder, task: str, config: ComparisonConfig, progress: 
 def _train_baseline(
     study: StudyFolder, method: str, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress
 ) -> None:
-    kinds = {task: (config.of_baseline(method, task), sizes_of(log)) for task, log in logs.items()}
+    takes_discrete = METHODS[method_name(config.of_baseline(method, next(iter(logs))))].discrete
+    kinds = {
+        task: (config.of_baseline(method, task), sizes_of(log))
+        for task, log in logs.items()
+        if takes_discrete or log.action_count is None
+    }
     for (settings, _), tasks in groupby(sorted(kinds, key=lambda task: str(kinds[task])), key=lambda task: kinds[task]):
         needs_model = METHODS[method_name(settings)].extend is not None
         runs = []
@@ -130,6 +137,7 @@ def _evaluate(study: StudyFolder, method: str, config: ComparisonConfig, workers
         (study.run(method, task, seed), find_task(task).environment, config.episodes)
         for task in config.tasks
         for seed in range(config.seeds)
+        if BaselineFolder(study.run(method, task, seed)).is_finished  # a method may not take the actions of a task
     ]
     if workers == 1:
         for number, job in enumerate(jobs):
@@ -168,6 +176,16 @@ def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
         for seed in range(config.seeds)
     ]
     return [score for score in found if score is not None]
+
+
+def read_logs(folder: Path, config: ComparisonConfig) -> list[LogScore]:
+    """What the episodes of the logs earned, in tasks that have reference scores."""
+    found = []
+    for name in config.tasks:
+        log, task = load_dataset(StudyFolder(folder).log(name)), find_task(name)
+        if task.score is not None:
+            found.append(LogScore(name, len(log), float(task.score(log.episode_returns).mean())))
+    return found
 
 
 def _baseline_score(study: StudyFolder, method: str, task: str, seed: int) -> RunScore | None:
@@ -218,6 +236,7 @@ def _bats_score(study: StudyFolder, method: str, task: str, seed: int) -> RunSco
         seconds=sum(seconds_by_stage(run.timings()).values()),
         together=1,
         divergence="",
+        certificate=load_certificate(run.path),
     )
 
 
@@ -244,12 +263,15 @@ def write_trajectories(folder: Path, config: ComparisonConfig) -> Path | None:
     return target
 
 
-def write_results(folder: Path, title: str, scores: Sequence[RunScore]) -> tuple[Path, ...]:
-    """Writes the comparison as Markdown, CSV and a page."""
+def write_results(
+    folder: Path, title: str, scores: Sequence[RunScore], logs: Sequence[LogScore] = ()
+) -> tuple[Path, ...]:
+    """Writes the comparison as Markdown, CSV and a page; with `logs`, also log by log."""
+    tables = log_tables(logs, scores) if logs else ()
     texts = {
-        "results.md": as_markdown(scores, PUBLISHED),
+        "results.md": as_markdown(scores, PUBLISHED, tables),
         "results.csv": as_csv(scores),
-        "results.html": render(benchmark_page(title, scores, PUBLISHED)),
+        "results.html": render(benchmark_page(title, scores, PUBLISHED, tables)),
     }
     for name, text in texts.items():
         write_text(folder / name, text)

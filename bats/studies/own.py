@@ -174,7 +174,7 @@ def action_error(policy: Policy, rows: Dataset) -> float:
 
 def split_log(log: Dataset, *, seed: int) -> tuple[Dataset, Dataset]:
     """The log without a tenth of its episodes, and these."""
-    group = log.episode
+    group = log.episode_numbers
     if group[-1] + 1 < FEW_EPISODES:
         group = segments(len(log))
     count = int(group[-1]) + 1

@@ -10,6 +10,7 @@ from bats.config import Config, Count, Settings
 from bats.errors import SettingError
 from bats.presets import preset
 from bats.tasks.catalogue import find_task
+from bats.tasks.zoo.tasks import MOUNTAIN_CAR, ZOO
 
 BATS, BATS_PAPER = "bats", "bats-paper"
 """with the settings of the study, and with those that the paper has for the task"""
@@ -33,11 +34,18 @@ class Study:
 
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
+    updates: int | None = None
+    """of every baseline; none: each method's own number"""
+    by_log: bool = False
+    """the results also say what each log earned, and how far the methods come from there to the reference"""
 
 
+ROBOT_TASKS = ("hopper-mixed", "walker2d-mixed", "halfcheetah-mixed")
+ZOO_TASKS = (*(collector.task.name for collector in ZOO), MOUNTAIN_CAR.name, *ROBOT_TASKS)
 STUDIES = {
     "maze2d": Study(("maze2d-umaze", "maze2d-medium", "maze2d-large"), (*CONFIGS, BATS)),
-    "mujoco": Study(("hopper-mixed", "walker2d-mixed", "halfcheetah-mixed"), METHOD_NAMES),
+    "mujoco": Study(ROBOT_TASKS, METHOD_NAMES),
+    "zoo": Study(ZOO_TASKS, ("bc", BEST_TENTH, "iql", BATS), updates=50_000, by_log=True),
 }
 
 
@@ -72,7 +80,7 @@ class ComparisonConfig(Settings):
 
     def of_baseline(self, method: str, task: str) -> Baseline:
         """The settings of a baseline on a task."""
-        return baseline_settings(method, self.updates, ROBOT_BASELINES if task.endswith("-mixed") else BASELINES)
+        return baseline_settings(method, self.updates, ROBOT_BASELINES if task in ROBOT_TASKS else BASELINES)
 
     def of_bats(self, method: str, task: str) -> Config:
         """The settings of BATS on a task."""

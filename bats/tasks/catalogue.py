@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -24,6 +25,8 @@ from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze, stratified_starts
 from bats.tasks.maze2d.starts import label_starts
 from bats.tasks.worlds import WORLDS, World, collect_world
+from bats.tasks.zoo.skill import SkillCollector
+from bats.tasks.zoo.tasks import MOUNTAIN_CAR, ZOO
 
 Score = Callable[[ArrayLike], np.ndarray]
 """normalises returns"""
@@ -76,6 +79,11 @@ def _mixed_task(robot: Robot) -> Task:
     return Task(collector.task, robot.environment, summary, collector, score=robot.normalised_score)
 
 
+def _control_task(collector: SkillCollector) -> Task:
+    task = collector.task
+    return Task(task.name, task.environment, collector.summary, collector, score=task.normalised_score)
+
+
 def _world_task(name: str, environment: str, world: World) -> Task:
     summary = f"random moves in a {name} of {len(world.positions())} states, known optimal values, 5,000 rows"
     return Task(name, environment, summary, partial(collect_world, world, name=name), takes_states=True)
@@ -84,9 +92,16 @@ def _world_task(name: str, environment: str, world: World) -> Task:
 TASKS: tuple[Task, ...] = (
     *(_maze_task(maze) for maze in MAZES),
     # Gymnasium's car ignores a requested state (`mountain_car.PlacedCar` does not), so it has no `takes_states`.
-    Task(mountain_car.TASK, mountain_car.ENVIRONMENT, mountain_car.SUMMARY, mountain_car.collect_mountain_car),
+    Task(
+        mountain_car.TASK,
+        mountain_car.ENVIRONMENT,
+        mountain_car.SUMMARY,
+        mountain_car.collect_mountain_car,
+        score=MOUNTAIN_CAR.normalised_score,
+    ),
     Task(hopper.TASK, hopper.ENVIRONMENT, hopper.SUMMARY, hopper.collect_hopper, score=ROBOTS[0].normalised_score),
     *(_mixed_task(robot) for robot in ROBOTS),
+    *(_control_task(collector) for collector in ZOO),
     *(_world_task(*entry) for entry in WORLDS),
 )
 TASK_NAMES: tuple[str, ...] = tuple(task.name for task in TASKS)
@@ -102,9 +117,11 @@ def find_task(name: str) -> Task:
             task.environment.removeprefix("bats/"),
         ):
             return task
+    similar = get_close_matches(str(name), TASK_NAMES)
+    meant = f"similar: {', '.join(similar)}; " if similar else ""
     hint = f" Gymnasium has an environment of this name: use `bats-rl evaluate --environment {name}`."
     hint = hint if name in list(gymnasium.registry) else ""  # a list: the name may be anything
-    raise BatsError(f"There is no task called '{name}'; known tasks: {', '.join(TASK_NAMES)}.{hint}")
+    raise BatsError(f"There is no task called '{name}'; {meant}`bats-rl data collect list` shows all names.{hint}")
 
 
 def task_of_environment(environment: Environment) -> Task | None:
@@ -146,8 +163,8 @@ def normalised_score(task: str, returns: ArrayLike | float | int) -> np.ndarray:
     """The returns of a task on the scale of its reference scores: a random policy has 0, the reference 100."""
     found = find_task(task)
     if found.score is None:
-        known = ", ".join(task.name for task in TASKS if task.score is not None)
-        raise BatsError(f"The task {found.name} has no reference scores; tasks that have them: {known}.")
+        without = " and ".join(task.name for task in TASKS if task.score is None)
+        raise BatsError(f"The task {found.name} has no reference scores; all tasks except {without} have them.")
     return found.score(returns)
 
 

@@ -18,7 +18,7 @@ from numpy.random import Generator
 
 from bats.arrays import Actions, Progress, RowNumbers, no_progress
 from bats.data.dataset import Dataset
-from bats.errors import SettingError
+from bats.errors import BatsError, SettingError
 from bats.tasks.common import draw_seeds
 
 Environment = gymnasium.Env[Any, Any]
@@ -181,6 +181,16 @@ def as_dataset(episodes: Sequence[Episode], *, name: str, action_count: int | No
         action_count=action_count,
         name=name,
     )
+
+
+def make_environment(environment: str) -> Environment:
+    """One of Gymnasium's own environments, or an error that says which extra of this package it needs."""
+    try:
+        return gymnasium.make(environment, disable_env_checker=True)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        # as in `gymnasium.envs.mujoco.hopper_v5:HopperEnv`, whose error would name Gymnasium's extra
+        extra = str(gymnasium.spec(environment).entry_point).split(".")[2]
+        raise BatsError(f"{environment} needs packages that are missing: pip install 'bats-rl[{extra}]'") from error
 
 
 def step_limit(environment: Environment) -> int | None:

@@ -6,15 +6,13 @@ episode makes it sway, hop and fall, early or late, so that states, lengths and 
 
 from __future__ import annotations
 
-import gymnasium
 import numpy as np
 from jaxtyping import Float32
 
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
-from bats.errors import BatsError
-from bats.tasks.common import check_rows, generator, import_mujoco
-from bats.tasks.episodes import Controller, as_dataset, play_rows
+from bats.tasks.common import check_rows, generator
+from bats.tasks.episodes import Controller, as_dataset, make_environment, play_rows
 
 TASK = "hopper"
 ENVIRONMENT = "Hopper-v5"
@@ -33,12 +31,7 @@ def collect_hopper(rows: int | None, seed: int, *, progress: Progress = no_progr
     """Whole episodes, the last one truncated; 100,000 rows if `rows` is None. Starts are the first rows."""
     rows = check_rows(rows, LOG_ROWS)
     start_rng, noise_rng = generator(seed).spawn(2)
-    import_mujoco()  # first, because its error names the extra of this package to install
-    try:
-        environment = gymnasium.make(ENVIRONMENT, disable_env_checker=True)
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:  # Gymnasium needs `imageio` besides MuJoCo
-        needs = "This task needs packages that are not installed"
-        raise BatsError(f"{needs}: pip install 'bats-rl[mujoco]' ({error})") from error
+    environment = make_environment(ENVIRONMENT)
 
     def new_controller() -> Controller:
         # a strength per episode, so that the log has steady episodes as well as early falls

@@ -161,9 +161,8 @@ def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys
     ("arguments", "message"),
     [
         (["run", "--task", "grid", "--environment", "bats/grid-v0"], "Give either --task or --environment, not both"),
-        (["run", "--task", "maze"], "There is no task called 'maze'; known tasks: maze2d-umaze"),
-        (["run", "--task", "CartPole-v1"], "There is no task called 'CartPole-v1'; known tasks: maze2d-umaze"),
-        (["run", "--task", "CartPole-v1"], "use `bats-rl evaluate --environment CartPole-v1`"),
+        (["run", "--task", "maze"], "There is no task called 'maze'; `bats-rl data collect list` shows all names."),
+        (["run", "--task", "Taxi-v3"], "use `bats-rl evaluate --environment Taxi-v3`"),
         (
             ["run", "--task", "grid"],
             "The policy expects observations of size 1, but 'bats/grid-v0' has observations of size 2",

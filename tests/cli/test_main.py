@@ -20,8 +20,8 @@ def test_errors_go_to_stderr_with_exit_code_2(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "error: absent.hdf5" in printed.err
-    assert main(["data", "collect", "no-such-task"]) == 2
-    assert "known tasks: maze2d-umaze" in error_text(capsys)
+    assert main(["data", "collect", "lunarlander"]) == 2
+    assert "'lunarlander'; similar: lunar-lander" in error_text(capsys)
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["data"], ["data", "no-such-command"], ["collect"]])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from bats.bounds.certificate import load_certificate
 from bats.report.benchmark import (
     LAST,
     PICKED,
@@ -20,6 +22,7 @@ from bats.report.benchmark import (
     score_table,
 )
 from bats.report.html import render
+from bats.report.logs import LogScore, log_tables, share_of_the_way
 
 
 def score(method: str, seed: int, last: float, picked: float | None) -> RunScore:
@@ -56,6 +59,8 @@ def test_a_table_has_the_mean_and_every_seed_and_what_was_published() -> None:
     heading, rows = score_table(SCORES, PUBLISHED, lambda one: one.last)
     assert heading == ["method", "maze", "maze, published"]
     assert rows == [["iql", "15.0 ± 5.0 (10.0, 20.0)", "12.0 (somebody)"], ["bats", "40.0 ± 0.0 (40.0)", ""]]
+    heading, _ = score_table([*SCORES, replace(SCORES[0], task="cart")], PUBLISHED, lambda one: one.last)
+    assert heading == ["method", "maze", "maze, published", "cart"]  # nothing was published for the cart
     heading, rows = score_table(SCORES, (), lambda one: one.picked)
     assert heading == ["method", "maze"]
     assert rows == [["iql", "60.0 ± 10.0 (50.0, 70.0)"], ["bats", ""]]
@@ -96,3 +101,31 @@ def test_the_csv_has_a_line_for_every_run() -> None:
         ("bats", "0", 40.0),
     ]
     assert [line["picked_by_environment"] for line in lines] == ["50.0", "70.0", ""]
+
+
+def test_logs_are_shown_with_every_seed_and_the_way_that_is_left(finished_run: Path) -> None:
+    # the mean of iql is 15, of the log 10: 5 of the 90 points to the reference, or 6%; bats has 30 of them
+    log, certificate = LogScore("maze", 3_000, 10.0), load_certificate(finished_run)
+    assert certificate is not None
+    scores = [*SCORES[:2], replace(SCORES[2], certificate=certificate)]
+    earned, shares, certified = log_tables([log], scores)
+    assert earned.heading == ["log", "rows", "mean of the log", "iql", "bats", "reference"]
+    assert earned.rows == [["maze", "3,000", "10.0", "15.0 ± 5.0 (10.0, 20.0)", "40.0 ± 0.0 (40.0)", "100"]]
+    assert shares.rows == [["maze", "6%", "33%"]]
+    assert share_of_the_way(log, [None]) == ""
+    ((task, method, seed, verdict, *bounds),) = certified.rows
+    assert (task, method, seed, verdict) == ("maze", "bats", "0", "deploy" if certificate.deploy else "hold")
+    values = certificate.clone.lower, certificate.clone.upper, certificate.logged_value
+    assert [float(bound) for bound in bounds] == pytest.approx(values, rel=1e-4)
+    text = as_markdown(scores, (), (earned, shares, certified))
+    assert [part.splitlines()[0].split()[0] for part in text.split("### ")[1:4]] == ["Scores", "Share", "Verdicts"]
+    assert "Log by log" in render(benchmark_page("some of them", scores, (), (earned, shares, certified)))
+    last = list(csv.DictReader(io.StringIO(as_csv(scores))))[-1]
+    assert (last["verdict"], float(last["lower_bound"])) == (verdict, certificate.clone.lower)
+
+
+def test_another_policy_of_the_same_runs_is_a_column_beside_them() -> None:
+    scores = [SCORES[2], replace(SCORES[2], method="shipped", last=70.0)]
+    earned, shares, _ = log_tables([LogScore("maze", 3_000, 10.0)], scores)
+    assert earned.heading[-3:] == ["bats", "shipped", "reference"]
+    assert shares.rows == [["maze", "33%", "67%"]]

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bats.baselines.config import BCConfig, CQLConfig
+from bats.baselines.config import BCConfig, CQLConfig, IQLConfig
 from bats.baselines.folder import BaselineFolder
 from bats.cli.main import main
 from bats.errors import BatsError, SettingError
 from bats.presets import preset
-from bats.studies.comparison import StudyFolder, read_scores, run_comparison, task_log, write_results
+from bats.studies.comparison import StudyFolder, read_logs, read_scores, run_comparison, task_log, write_results
 from bats.studies.settings import BATS, BATS_PAPER, BEST_TENTH, STUDIES, ComparisonConfig
+from bats.tasks import find_task
 from tests.cli.printed import error_text
 from tests.logs import folder_bytes
 
@@ -60,18 +61,49 @@ def test_unknown_methods_and_tasks_are_refused(capsys: pytest.CaptureFixture[str
         ("maze2d", "--methods", "bc,dqn"): "There is no method called 'dqn'",
         ("mujoco", "--tasks", "maze2d-umaze"): "The study mujoco has no task 'maze2d-umaze'",
         ("own", "log.hdf5", "--methods", "bats-paper"): "bats-paper is only for known tasks",
-        ("mountain-car", "--tasks", "maze2d-umaze"): "--tasks is only for the studies maze2d and mujoco.",
+        ("mountain-car", "--tasks", "maze2d-umaze"): "--tasks is only for the studies maze2d, mujoco, zoo.",
     }.items():
         assert main(["benchmark", *arguments]) == 2
         assert message in error_text(capsys)
 
 
-def test_the_paper_has_settings_for_every_task_of_the_studies() -> None:
-    for study in STUDIES.values():
+def test_the_paper_has_settings_for_every_task_of_its_studies() -> None:
+    for study in (STUDIES["maze2d"], STUDIES["mujoco"]):
         config = ComparisonConfig(study.tasks, (BATS, BATS_PAPER), preset="demo")
         for task in study.tasks:
             assert config.of_bats(BATS, task) == preset("demo")
             assert config.of_bats(BATS_PAPER, task) == preset(f"paper-{task.split('-')[task.startswith('maze')]}")
+
+
+def test_the_zoo_compares_four_methods_on_fifteen_logs_with_reference_scores() -> None:
+    zoo = STUDIES["zoo"]
+    assert (len(zoo.tasks), zoo.methods, zoo.updates) == (15, ("bc", BEST_TENTH, "iql", BATS), 50_000)
+    assert set(STUDIES["mujoco"].tasks) < set(zoo.tasks)
+    assert all(find_task(name).score is not None for name in zoo.tasks)
+    config = ComparisonConfig(zoo.tasks, zoo.methods, updates=zoo.updates)
+    assert config.of_baseline("iql", "pendulum") == IQLConfig(updates=50_000)
+    with pytest.raises(SettingError, match="paper-pendulum"):
+        ComparisonConfig(("pendulum",), (BATS_PAPER,))
+
+
+@pytest.mark.slow
+def test_a_method_is_left_out_where_it_does_not_take_the_actions(tmp_path: Path) -> None:
+    config = ComparisonConfig(("pendulum", "cartpole"), ("bc", "td3-bc"), seeds=1, updates=20, rows=400, episodes=2)
+    run_comparison(tmp_path, config)
+    scores = read_scores(tmp_path, config)
+    assert [(one.method, one.task) for one in scores] == [
+        ("bc", "pendulum"),
+        ("bc", "cartpole"),
+        ("td3-bc", "pendulum"),
+    ]
+    logs = read_logs(tmp_path, config)
+    cartpole = task_log(StudyFolder(tmp_path), "cartpole", config)
+    # 21.6 steps are random, 500 the reference
+    assert logs[1].mean == pytest.approx(100 * (400 / cartpole.episode_count - 21.6) / (500 - 21.6), abs=0.1)
+    text, *_ = (path.read_text() for path in write_results(tmp_path, "two", scores, logs))
+    (row,) = [line for line in text.split("### ")[1].splitlines() if line.startswith("| cartpole")]
+    assert row.startswith(f"| cartpole | 400 | {logs[1].mean:.1f} | {scores[1].last:.1f} ± 0.0 (")
+    assert row.endswith("|  | 100 |")
 
 
 def test_cloning_the_best_tenth_is_a_method_of_its_own() -> None:
