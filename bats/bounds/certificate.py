@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,12 @@ class CalibrationFactors:
     @property
     def known(self) -> bool:
         return math.isfinite(self.value) and math.isfinite(self.reward)
+
+    @classmethod
+    def largest(cls, factors: Iterable[CalibrationFactors]) -> CalibrationFactors:
+        """Factors that are large enough for all of several policies, so that their bounds can be compared."""
+        several = list(factors)
+        return cls(*(max(getattr(one, field.name) for one in several) for field in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,8 @@ class Summary:
     clone_factors: CalibrationFactors
     in_model: ModelReturn
     """of the clone, from the starts"""
+    comparable_lower: float
+    """the clone's lower bound with factors that it shares with the policies it was compared with; it only compares"""
     policy: str
     """checksum of the clone, as its file has it"""
 

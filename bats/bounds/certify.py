@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from bats.arrays import Progress, no_progress
 from bats.bounds.certificate import CalibrationFactors, Certificate, StartBounds, reasons_to_hold
-from bats.bounds.cloned_policy import bound_clone, model_return
+from bats.bounds.cloned_policy import CloneRollouts, model_return
+from bats.bounds.error_calibration import MIN_FACTOR
 from bats.bounds.error_estimates import ErrorEstimator
 from bats.bounds.graph_policy import bound_graph, unknown_errors
 from bats.bounds.sandwich import ErrorBounds, ValueBounds, sandwich
 from bats.config import CertificateConfig, Config
 from bats.errors import DataError
-from bats.graph.solve import Solution
+from bats.graph.solve import Solution, possible_rewards, smallest_and_largest
 from bats.planning.context import PlanningContext
 from bats.policy.files import policy_checksum
 from bats.policy.policy import Policy
@@ -57,19 +59,36 @@ def certify(
         graph_factors = CalibrationFactors(math.inf, math.inf, 0)
         unknown = f"Bounds cannot be computed: expected {error.expected}, found {error.found}."
     floor, ceiling, at = graph.floor, graph.ceiling, mdp.starts
-    drawn = generator(seed, Stream.MODEL_ROLLOUTS).choice(at, MODEL_ROLLOUTS, p=mdp.start_weights)
-    first = mdp.states[drawn]
-    certificates = {}
+    rollouts = {}
     for number, (name, clone) in enumerate(clones.items(), 1):
         progress("computing bounds", number, total)
+        if estimator is not None:
+            rollouts[name] = CloneRollouts.of(solution, clone, estimator)
+    factors = {name: of_clone.factors() for name, of_clone in rollouts.items()}
+    # where no factors are known, the smallest ones still compare
+    known = [one for one in factors.values() if one.known] or [CalibrationFactors(MIN_FACTOR, 1.0, 0)]
+    shared = CalibrationFactors.largest(known)
+    drawn = generator(seed, Stream.MODEL_ROLLOUTS).choice(at, MODEL_ROLLOUTS, p=mdp.start_weights)
+    simulate = partial(
+        model_return,
+        starts=mdp.states[drawn],
+        dynamics=context.dynamics,
+        metric=context.metric,
+        gamma=mdp.gamma,
+        reward_range=smallest_and_largest(*possible_rewards(mdp, settings.reward_range)),
+    )
+    certificates = {}
+    for name, clone in clones.items():
         if estimator is None:
             lower, upper = (np.full(mdp.state_count, value) for value in (floor, ceiling))
-            cloned, factors = ValueBounds(lower, upper, floor, ceiling, at, mdp.start_weights), graph_factors
+            comparable = cloned = ValueBounds(lower, upper, floor, ceiling, at, mdp.start_weights)
+            own = graph_factors
         else:
-            cloned, factors = bound_clone(solution, clone, estimator, floor=floor, ceiling=ceiling)
-            few = f"Only {factors.windows:,} windows of held-out rows could be compared with the model. These are too "
-            few += f"few for {settings.confidence:.0%} confidence; use a larger log."
-            unknown = "" if factors.known else few
+            own = factors[name]
+            cloned, comparable = (rollouts[name].bounds(by, floor=floor, ceiling=ceiling) for by in (own, shared))
+            few = f"Only {own.windows:,} windows of held-out rows could be compared with the model. These are too few "
+            few += f"for {settings.confidence:.0%} confidence; use a larger log."
+            unknown = "" if own.known else few
         coverage = float(mdp.start_weights @ (clone.support_distance(mdp.states[at]) <= 1))
         reasons = reasons_to_hold(cloned, logged_value=logged_value, coverage=coverage)
         ends = (values[at] for values in (graph.lower, graph.upper, cloned.lower, cloned.upper))
@@ -84,8 +103,9 @@ def certify(
             ceiling=ceiling,
             confidence=settings.confidence,
             graph_factors=graph_factors,
-            clone_factors=factors,
-            in_model=model_return(clone, first, context.dynamics, context.metric, gamma=mdp.gamma),
+            clone_factors=own,
+            in_model=simulate(clone),
+            comparable_lower=comparable.start.lower,
             policy=policy_checksum(clone),
             at_starts=StartBounds(at, mdp.start_weights, *ends),
         )

@@ -9,7 +9,7 @@ policy is certified afterwards with a metric of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from bats.arrays import Progress, no_progress
 from bats.bounds.certificate import CalibrationFactors, Option
@@ -54,7 +54,7 @@ def rank_options(
         if len(used):  # a policy that keeps to the log needs none
             estimates = estimate_stitches(solution.mdp, used, estimator)
             needed.append(graph_factors(solution, used, estimates, estimator))
-    factors = CalibrationFactors(*(max(getattr(one, field.name) for one in needed) for field in fields(needed[0])))
+    factors = CalibrationFactors.largest(needed)
     ranked = []
     for option, solution in solved:
         bounds, _ = bound_graph(solution, estimator, factors=factors)

@@ -28,6 +28,7 @@ from bats.bounds.error_calibration import MIN_FACTOR, DiscountedErrors, calibrat
 from bats.bounds.error_estimates import ErrorEstimator, disagreement
 from bats.bounds.graph_policy import ROLLOUTS, relevant_steps
 from bats.bounds.sandwich import ValueBounds
+from bats.graph.mdp import TabularMDP
 from bats.graph.rollouts import reachable
 from bats.graph.solve import Solution
 from bats.model.ensemble import Dynamics
@@ -94,28 +95,49 @@ class ModelRollouts:
     """estimated, of that sum"""
 
 
-def bound_clone(
-    solution: Solution, clone: Policy, estimator: ErrorEstimator, *, floor: float, ceiling: float
-) -> tuple[ValueBounds, CalibrationFactors]:
-    """Bounds on the clone; they are known where it was rolled out from, elsewhere they are floor and ceiling."""
-    mdp, rng = solution.mdp, generator(estimator.seed, Stream.CLONE_ROLLOUTS)
-    visited = reachable(mdp, solution.policy, mdp.starts)
-    support = JointSupport.of(clone, mdp.states[visited], estimator.context.metric)
-    others = np.setdiff1d(visited, mdp.starts)
-    room = max(ANCHORS - len(mdp.starts), 0)
-    anchors = np.concatenate([mdp.starts, others if len(others) <= room else rng.choice(others, room, replace=False)])
-    # one batch of rollouts from the starts is restarted where they end, again and again, until little value is left
-    restarted = np.sort(rng.choice(len(mdp.starts), min(BATCH, len(mdp.starts)), replace=False))
-    rollouts = roll_out_and_restart(support, mdp.states[anchors], restarted, estimator, gamma=mdp.gamma)
-    near = nearest_starts(rollouts, estimator.context.metric)
-    first = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
-    errors = chain_errors(rollouts, near, first, relevant_steps(mdp.gamma))
-    factors = calibration_factors(estimator, rollouts.length, errors)
-    chain = Chain.of(rollouts, near, support, estimator, factors)
-    lower, upper = np.full(mdp.state_count, floor), np.full(mdp.state_count, ceiling)
-    bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
-    lower[anchors], upper[anchors] = (bound[: len(anchors)] for bound in bounds)
-    return ValueBounds(lower, upper, floor, ceiling, mdp.starts, mdp.start_weights), factors
+@dataclass(frozen=True, eq=False)
+class CloneRollouts:
+    """Rollouts of a clone in the model from the starts and from other states, and what bounds follow from them."""
+
+    mdp: TabularMDP
+    anchors: Int[np.ndarray, "a"]
+    """states of the graph that the first rollouts begin in"""
+    rollouts: ModelRollouts
+    near: Int[np.ndarray, "n N"]
+    """rollouts that begin near each rollout's end"""
+    chained: Int[np.ndarray, "w"]
+    """rollouts that chains of rollouts begin with, drawn by the weights of their starts"""
+    support: JointSupport
+    estimator: ErrorEstimator
+
+    @classmethod
+    def of(cls, solution: Solution, clone: Policy, estimator: ErrorEstimator) -> CloneRollouts:
+        mdp, rng = solution.mdp, generator(estimator.seed, Stream.CLONE_ROLLOUTS)
+        visited = reachable(mdp, solution.policy, mdp.starts)
+        support = JointSupport.of(clone, mdp.states[visited], estimator.context.metric)
+        others, room = np.setdiff1d(visited, mdp.starts), max(ANCHORS - len(mdp.starts), 0)
+        others = others if len(others) <= room else rng.choice(others, room, replace=False)
+        anchors = np.concatenate([mdp.starts, others])
+        # one batch of rollouts from the starts is restarted where they end, again and again, until little value is left
+        restarted = np.sort(rng.choice(len(mdp.starts), min(BATCH, len(mdp.starts)), replace=False))
+        rollouts = roll_out_and_restart(support, mdp.states[anchors], restarted, estimator, gamma=mdp.gamma)
+        near = nearest_starts(rollouts, estimator.context.metric)
+        chained = rng.choice(len(mdp.starts), ROLLOUTS, p=mdp.start_weights)
+        return cls(mdp, anchors, rollouts, near, chained, support, estimator)
+
+    def factors(self) -> CalibrationFactors:
+        """The calibration factors for the errors that add up along the chained rollouts."""
+        errors = chain_errors(self.rollouts, self.near, self.chained, relevant_steps(self.mdp.gamma))
+        return calibration_factors(self.estimator, self.rollouts.length, errors)
+
+    def bounds(self, factors: CalibrationFactors, *, floor: float, ceiling: float) -> ValueBounds:
+        """Bounds on the clone where it was rolled out from; elsewhere they are floor and ceiling."""
+        mdp, anchors = self.mdp, self.anchors
+        chain = Chain.of(self.rollouts, self.near, self.support, self.estimator, factors)
+        lower, upper = np.full(mdp.state_count, floor), np.full(mdp.state_count, ceiling)
+        bounds = chain.bounds(floor, ceiling, margin=MIN_FACTOR)
+        lower[anchors], upper[anchors] = (bound[: len(anchors)] for bound in bounds)
+        return ValueBounds(lower, upper, floor, ceiling, mdp.starts, mdp.start_weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +291,13 @@ def roll_out_clone(
 
 
 def model_return(
-    policy: Policy, starts: Float[np.ndarray, "n D"], dynamics: Dynamics, metric: Metric, *, gamma: float
+    policy: Policy,
+    starts: Float[np.ndarray, "n D"],
+    dynamics: Dynamics,
+    metric: Metric,
+    *,
+    gamma: float,
+    reward_range: tuple[float, float],
 ) -> ModelReturn:
     """What rollouts in the model from some states come to, however unreliable the model is on the way."""
     steps = relevant_steps(gamma)
@@ -282,6 +310,7 @@ def model_return(
     far = policy.support_distance(np.where(finite[..., None], states, 0.0).reshape(-1, states.shape[2])) > 1
     outside = running & (~finite | far.reshape(finite.shape))
     # a prediction that diverges has left the log for good, and adds nothing
+    rewards = np.clip(rewards, *reward_range)  # far from the log, a network may predict any reward
     value, disagreement = (
         float((weight * np.where(finite, part, 0.0)).sum(axis=0).mean()) for part in (rewards, disagreements)
     )

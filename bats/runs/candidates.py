@@ -43,6 +43,8 @@ def clone_log(
 
 def best_candidate(certificates: Mapping[str, Certificate]) -> str:
     """The name of the policy with the best lower bound, and of those alike with the highest value in the model."""
-    best = max(one.clone.lower for one in certificates.values())
-    alike = [name for name, one in certificates.items() if best - one.clone.lower <= ALIKE * (one.ceiling - one.floor)]
+    best = max(one.comparable_lower for one in certificates.values())
+    alike = [
+        name for name, one in certificates.items() if best - one.comparable_lower <= ALIKE * (one.ceiling - one.floor)
+    ]
     return max(alike, key=lambda name: certificates[name].in_model.value)

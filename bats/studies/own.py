@@ -28,6 +28,7 @@ from bats.bounds.certificate import ModelReturn
 from bats.bounds.cloned_policy import model_return
 from bats.config import Config
 from bats.data.dataset import Dataset
+from bats.graph.solve import possible_rewards, smallest_and_largest
 from bats.networks.held_out import segments, split_groups
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
@@ -102,7 +103,9 @@ def measure(method: str, policy: Policy, result: Result, training: Dataset, held
     rng = generator(result.seed, Stream.STUDY_ROLLOUTS)
     starts = training.observations[rng.choice(training.starts, STARTS, p=training.start_weights)]
     gamma, settings = result.config.gamma, result.config.certificate
-    found = model_return(policy, starts, result.model.dynamics, result.metric, gamma=gamma)
+    limits = smallest_and_largest(*possible_rewards(result.mdp, None if settings is None else settings.reward_range))
+    dynamics, metric = result.model.dynamics, result.metric
+    found = model_return(policy, starts, dynamics, metric, gamma=gamma, reward_range=limits)
     lower = upper = None
     if settings is not None:
         bounds = certify_again(result.folder, settings, policy=policy).clone

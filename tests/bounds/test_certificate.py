@@ -78,6 +78,7 @@ def simple_certificate(lower: float, upper: float, *, starts: int = 3, reasons: 
         graph_factors=CalibrationFactors(2.0, math.inf, 5),
         clone_factors=FACTORS,
         in_model=ModelReturn(lower, 0.5, 0.25),
+        comparable_lower=lower,
         policy="a checksum",
         at_starts=StartBounds(np.arange(starts), np.full(starts, 1 / starts), low, high, low, high),
     )

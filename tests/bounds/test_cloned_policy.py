@@ -15,9 +15,9 @@ from bats.bounds.certificate import CalibrationFactors
 from bats.bounds.cloned_policy import (
     INFLATION,
     Chain,
+    CloneRollouts,
     JointSupport,
     ModelRollouts,
-    bound_clone,
     chain_errors,
     model_return,
     nearest_starts,
@@ -138,7 +138,9 @@ def test_nothing_is_known_after_a_prediction_that_diverges() -> None:
 
     log = Dataset.from_arrays(states, np.zeros((len(states), 1)), states[:, 0], next_observations=states)
     solution = policy_iteration(from_dataset(log, gamma=GAMMA))
-    bounds, factors = bound_clone(solution, clone, errors, floor=0.0, ceiling=100.0)
+    rollouts = CloneRollouts.of(solution, clone, errors)
+    factors = rollouts.factors()
+    bounds = rollouts.bounds(factors, floor=0.0, ceiling=100.0)
     assert factors.known
     assert np.all(bounds.lower <= bounds.upper)
 
@@ -257,7 +259,9 @@ def test_a_clone_that_stays_is_bounded_at_every_start(anchors: int, monkeypatch:
     monkeypatch.setattr(cloned_policy, "ANCHORS", anchors)
     mdp, path = five_starts()
     errors = estimator(confidence=0.9)
-    bounds, factors = bound_clone(policy_iteration(mdp), staying(path), errors, floor=0.0, ceiling=10.0)
+    rollouts = CloneRollouts.of(policy_iteration(mdp), staying(path), errors)
+    factors = rollouts.factors()
+    bounds = rollouts.bounds(factors, floor=0.0, ceiling=10.0)
     assert factors.value == MIN_FACTOR  # the model is right, and estimates are multiplied all the same
     truth = mdp.states[mdp.starts, 0] / (1 - GAMMA)
     lower, upper = bounds.lower[mdp.starts], bounds.upper[mdp.starts]
@@ -283,7 +287,8 @@ def test_a_clone_that_stays_at_0_is_known_to_earn_less_than_the_log() -> None:
     )
     mdp = from_dataset(log, gamma=GAMMA)
     solution = policy_iteration(mdp)
-    bounds, _ = bound_clone(solution, staying(path), estimator(confidence=0.9), floor=0.0, ceiling=10.0)
+    rollouts = CloneRollouts.of(solution, staying(path), estimator(confidence=0.9))
+    bounds = rollouts.bounds(rollouts.factors(), floor=0.0, ceiling=10.0)
     assert bounds.start.lower <= 1e-6
     assert bounds.start.upper < solution.value[0]
 
@@ -291,7 +296,9 @@ def test_a_clone_that_stays_at_0_is_known_to_earn_less_than_the_log() -> None:
 def test_with_too_few_held_out_rows_the_clone_may_have_any_possible_value() -> None:
     mdp, path = five_starts()
     unknown = estimator(error=0.02, tolerance=1e-9)  # no window is within the tolerance
-    bounds, factors = bound_clone(policy_iteration(mdp), staying(path), unknown, floor=-1.0, ceiling=10.0)
+    rollouts = CloneRollouts.of(policy_iteration(mdp), staying(path), unknown)
+    factors = rollouts.factors()
+    bounds = rollouts.bounds(factors, floor=-1.0, ceiling=10.0)
     assert not factors.known
     assert (bounds.start.lower, bounds.start.upper) == pytest.approx((-1.0, 10.0))
 
@@ -318,11 +325,11 @@ def test_rollouts_in_a_known_world_have_the_value_that_arithmetic_gives() -> Non
     metric, starts, gamma = ScaledMetric(np.ones(1)), np.array([[0.2], [0.4]]), 0.9
     weight, steps = gamma ** np.arange(relevant_steps(gamma)), np.arange(1, relevant_steps(gamma) + 1)
     # standing still: x stays 0.3 on average, and a member is 0.01 per step away from the mean
-    found = model_return(constant_policy(0.0, support), starts, world, metric, gamma=gamma)
+    found = model_return(constant_policy(0.0, support), starts, world, metric, gamma=gamma, reward_range=(-9.0, 9.0))
     assert found.value == pytest.approx(0.3 * weight.sum(), rel=1e-4)
     assert found.disagreement == pytest.approx(0.01 * (weight * steps).sum(), rel=1e-4)
     assert found.leaves_support == 0
     # to the right by 0.1 a step: x is 0.3 + 0.1 k after k steps, and both leave the log after six to eight of them
-    found = model_return(constant_policy(0.1, support), starts, world, metric, gamma=gamma)
+    found = model_return(constant_policy(0.1, support), starts, world, metric, gamma=gamma, reward_range=(-9.0, 9.0))
     assert found.value == pytest.approx((weight * (0.3 + 0.1 * steps)).sum(), rel=1e-4)
     assert found.leaves_support == 1

@@ -18,6 +18,7 @@ from bats.cli.main import main
 from bats.data.formats.hdf5 import write_hdf5
 from bats.policy.files import load_policy
 from bats.runs.folder import RunFolder
+from bats.runs.records import CANDIDATES
 from bats.runs.result import load_result
 from bats.runs.variants import clone_again
 from bats.stitching.records import RoundRecord
@@ -34,6 +35,8 @@ RUN = "runs/small-red--0"
 LATER = (
     *("attempts/round-0002.safetensors", "attempts/round-0003.safetensors"),
     *("mdp/round-0002.safetensors", "mdp/round-0003.safetensors"),
+    *(f"policies/{name}.{kind}" for name in CANDIDATES for kind in ("safetensors", "json")),
+    *(f"certificates/{name}/{file}" for name in CANDIDATES for file in ("certificate.json", "bounds.safetensors")),
     *("policy.safetensors", "policy.json", "rollouts.safetensors"),
     *("certificate.json", "bounds.safetensors", "finished.json"),
 )
@@ -82,9 +85,11 @@ def test_an_interrupted_fit_continues_and_ends_as_one_from_python_does(
     mine, expected = folder_bytes(run), folder_bytes(finished_run)
     assert mine.keys() == expected.keys()
     # these name the log, or say how long the run took
-    named = ("run.json", "policy.json", "policy.safetensors", "timings.jsonl")
-    named += ("files.json", "certificate.json", "bounds.safetensors")  # these have the checksum of the policy
-    assert [name for name in expected if mine[name] != expected[name]] == sorted(named, key=list(expected).index)
+    named = {"run.json", "policy.json", "policy.safetensors", "timings.jsonl"}
+    named |= {f"policies/{name}.{kind}" for name in CANDIDATES for kind in ("json", "safetensors")}
+    checked = {"certificate.json", "bounds.safetensors"}  # these have the checksum of the policy
+    checked |= {f"certificates/{name}/{file}" for name in CANDIDATES for file in checked}
+    assert {name for name in expected if mine[name] != expected[name]} == {"files.json", *named, *checked}
     policy, expected_policy = (load_policy(folder / "policy.safetensors") for folder in (run, finished_run))
     states = small_log().observations
     assert np.array_equal(policy.predict(states), expected_policy.predict(states))

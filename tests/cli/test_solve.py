@@ -228,10 +228,10 @@ def test_certify_adds_a_certificate_named_after_what_was_changed(run: Path, caps
 def test_what_a_killed_process_left_does_not_block_a_name(run: Path) -> None:
     summary, bounds = run / "policies" / "small.json", run / "certificates" / "again" / "bounds.safetensors"
     for path in (summary, bounds):
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("left")
     assert main(["clone", str(run), "--name", "small", "--quiet"]) == 0
-    assert summary.read_bytes() == (run / "policy.json").read_bytes()
+    assert summary.read_bytes() == (run / "policies" / "bats.json").read_bytes()
     assert main(["certify", str(run), "--quiet"]) == 0
     assert bounds.read_bytes() == (run / "bounds.safetensors").read_bytes()
 

@@ -138,7 +138,6 @@ def test_a_run_without_a_certificate_is_shown_without_one(
 def test_further_policies_and_certificates_have_a_table_of_their_own(run_copy: Path, tmp_path: Path) -> None:
     title = "Further policies and certificates"
     assert title not in text_of(write_report(run_copy, tmp_path / "none.html"))
-    (run_copy / "policies").mkdir()
     for name in ("wide", "narrow"):
         shutil.copy(run_copy / "policy.safetensors", run_copy / "policies" / f"{name}.safetensors")
     for name in ("wide", "confidence-0.99"):
