@@ -1,15 +1,18 @@
 """What to clone: rollouts of the solved policy that return about as much as the best ones starting nearby.
 
 The graph and its policy are deterministic, so every start has one rollout. Where an episode starts decides most of what
-it can earn, so a rollout is compared with those of the nearest starts:
+it can earn, so a rollout is compared with those of the nearest starts, and of all starts within an ordinary step:
 
     share = (return - floor) / (best return nearby - floor)      floor: 0, or the worst return if that is negative
 
-Rollouts below the threshold are not cloned. Rollouts merge, and those that reach a rewarding region circle in it until
-the steps run out, so each pair of a state and its edge is used once, including imagined states on stitches. Part of the
-weight is proportional to the number of rollouts through a state: a clone must not fail where all rollouts pass. The
-rest is uniform: in the large maze half of the first kind lies on 183 of 42,305 states, and a clone trained mostly on
-those states fails elsewhere. For the same reason some rollouts begin in stitched states instead of start states.
+Rollouts below the threshold are not cloned. In many tasks all starts are alike, and a clone of good and bad rollouts
+from the same place would be the mean of ways that disagree.
+
+Rollouts merge, and those that reach a rewarding region circle in it until the steps run out, so each pair of a state
+and its edge is used once, including imagined states on stitches. Part of the weight is proportional to the number of
+rollouts through a state: a clone must not fail where all rollouts pass. The rest is uniform: in the large maze half of
+the first kind lies on 183 of 42,305 states, and a clone trained mostly on those states fails elsewhere. For the same
+reason some rollouts begin in stitched states instead of start states.
 """
 
 from __future__ import annotations
@@ -35,7 +38,11 @@ MAX_ROLLOUTS = 10_000
 PEERS = 20
 """nearest starts, itself included, whose best return a rollout is compared with"""
 MIN_KEPT = 0.5
-"""share of the start weight that an automatic threshold must keep"""
+"""share of the start weight that must be left with a cloned rollout from a start that is alike"""
+ALIKE = 1.0
+"""starts within this distance, that of an ordinary step, are alike"""
+MIN_SHARE = 0.75
+"""an automatic threshold is at least this, if enough of the start weight is left"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +116,12 @@ def demonstrate(
     kinds = [kind for kind in np.split(np.arange(len(first)), [len(starts)]) if len(kind)]
     points = np.asarray(metric.embed(mdp.states[first]))
     share = np.concatenate([shares_of_best(returns[kind], points[kind]) for kind in kinds])
+    best_alike = np.concatenate([best_within(share[kind], points[kind], ALIKE) for kind in kinds])
     by_return = config.min_return is not None
     measured, given = (returns, config.min_return) if by_return else (share, config.min_share)
-    thresholds = [natural_threshold(share[kind], weight[kind]) if given is None else given for kind in kinds]
+    thresholds = [
+        natural_threshold(share[kind], weight[kind], best_alike[kind]) if given is None else given for kind in kinds
+    ]
     kept = (measured >= np.repeat(thresholds, [len(kind) for kind in kinds])) & (rollouts.length > 0)
     if not kept.any():
         setting = "rollouts.min_return" if by_return else "rollouts.min_share"
@@ -177,28 +187,52 @@ def shares_of_best(returns: Float[np.ndarray, "w"], points: Float[np.ndarray, "w
     """Each return as a share of the best among the rollouts that start nearest, itself included."""
     ranks = np.arange(1, min(PEERS, len(returns)) + 1)
     _, nearest = cKDTree(points).query(points, k=ranks)
-    best = np.maximum(returns[nearest].max(axis=1), returns)  # of many equal starts, some do not find themselves
+    best = np.maximum(returns[nearest].max(axis=1), best_within(returns, points, ALIKE))
     floor = min(0.0, float(returns.min()))
     share = np.ones(len(returns))
     return np.divide(returns - floor, best - floor, out=share, where=best > floor)
 
 
-def natural_threshold(share: Float[np.ndarray, "w"], weight: Float[np.ndarray, "w"]) -> float:
+def best_within(
+    values: Float[np.ndarray, "w"], points: Float[np.ndarray, "w m"], radius: float
+) -> Float[np.ndarray, "w"]:
+    """The largest value among all points within a distance of each, itself included."""
+    tree, best, open_points = cKDTree(points), values.copy(), np.ones(len(points), dtype=bool)
+    for index in np.argsort(-values, kind="stable"):  # the first to reach a point is the largest that does
+        if not open_points.any():
+            break
+        reached = np.array(tree.query_ball_point(points[index], radius), dtype=np.int64)
+        reached = reached[open_points[reached]]
+        best[reached], open_points[reached] = values[index], False
+    return best
+
+
+def natural_threshold(
+    share: Float[np.ndarray, "w"], weight: Float[np.ndarray, "w"], best_alike: Float[np.ndarray, "w"]
+) -> float:
     """The share that separates good rollouts from bad ones: the split in two with the least variance within both.
 
-    At least half of the start weight is kept, so that a task with much randomness is not cloned from luck alone.
+    Half of the start weight at least is left with a cloned rollout, its own or that of a start that is alike, whose
+    best share is `best_alike`; so a task with much randomness is not cloned from luck alone.
     """
     order = np.argsort(share, kind="stable")
     ranked, mass = share[order], weight[order] / weight.sum()
     below = np.cumsum(mass)[:-1]  # the weight that a threshold before each later rollout leaves out
     total, part = float(mass @ ranked), np.cumsum(mass * ranked)[:-1]
-    possible = (np.diff(ranked) > 0) & (below <= 1 - MIN_KEPT) & (below > 0)
-    if not possible.any():
-        return float(ranked[0])
-    # maximising the variance between the parts minimises that within them
-    between = np.full(len(below), -np.inf)
-    between[possible] = ((total * below - part)[possible] ** 2) / (below * (1 - below))[possible]
-    return float(ranked[int(between.argmax()) + 1])
+    by_best = np.argsort(best_alike)
+    lost = np.concatenate([[0.0], np.cumsum(weight[by_best] / weight.sum())])
+
+    def leaves_enough(threshold: Float[np.ndarray, "t"]) -> Bool[np.ndarray, "t"]:
+        return lost[np.searchsorted(best_alike[by_best], threshold)] <= 1 - MIN_KEPT
+
+    possible = (np.diff(ranked) > 0) & leaves_enough(ranked[1:]) & (below > 0)
+    chosen = float(ranked[0])
+    if possible.any():
+        # maximising the variance between the parts minimises that within them
+        between = np.full(len(below), -np.inf)
+        between[possible] = ((total * below - part)[possible] ** 2) / (below * (1 - below))[possible]
+        chosen = float(ranked[int(between.argmax()) + 1])
+    return max(chosen, MIN_SHARE) if leaves_enough(np.array([MIN_SHARE]))[0] else chosen
 
 
 def _sampled_starts(mdp: TabularMDP, seed: int) -> tuple[Int[np.ndarray, "w"], Float[np.ndarray, "w"]]:

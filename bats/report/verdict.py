@@ -57,7 +57,10 @@ def candidates_section(run: Contents) -> Section | None:
         for name, one in compared.items()
     ]
     text = f"This run's policy is {CANDIDATE_NAMES[run.summary.policy]}. The policy with the best lower bound is kept. "
-    text += "If lower bounds are alike, the highest value in the model decides, which is no bound."
+    text += (
+        "If lower bounds are alike, a clone of the log is kept only if its value in the model, which is no bound, is "
+    )
+    text += "higher by more than the model's members disagree."
     heading = ("policy", "lower bound", "upper bound", "value in the model", "rollouts that leave the support", "")
     return Section("Compared with plain clones of the log", text, tables=[Table(heading, rows, words=True)])
 

@@ -6,7 +6,8 @@
 
 Where stitching does not help, a plain clone of the log may be the better policy. All are bounded in the same way, with
 the same model and calibration, and the one with the best lower bound is the policy of the run. Lower bounds that are
-alike decide nothing, as where a log is too small for bounds; then the highest value in the model does.
+alike decide nothing, as where a log is too small for bounds; then a clone of the log is only preferred if it is better
+in the model by more than the model's members disagree.
 """
 
 from __future__ import annotations
@@ -42,9 +43,17 @@ def clone_log(
 
 
 def best_candidate(certificates: Mapping[str, Certificate]) -> str:
-    """The name of the policy with the best lower bound, and of those alike with the highest value in the model."""
-    best = max(one.comparable_lower for one in certificates.values())
-    alike = [
-        name for name, one in certificates.items() if best - one.comparable_lower <= ALIKE * (one.ceiling - one.floor)
-    ]
-    return max(alike, key=lambda name: certificates[name].in_model.value)
+    """The name of the first policy that no other is clearly better than."""
+    best, *others = certificates
+    for name in others:
+        if clearly_better(certificates[name], certificates[best]):
+            best = name
+    return best
+
+
+def clearly_better(one: Certificate, other: Certificate) -> bool:
+    """Whether a policy has a better lower bound than another or, where these are alike, a better value in the model."""
+    gain = one.comparable_lower - other.comparable_lower
+    if abs(gain) > ALIKE * (one.ceiling - one.floor):
+        return gain > 0
+    return one.in_model.value - other.in_model.value > one.in_model.disagreement + other.in_model.disagreement

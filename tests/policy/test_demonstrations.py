@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bats.config import RolloutConfig
 from bats.data.dataset import Dataset
@@ -17,6 +19,7 @@ from bats.policy import demonstrations
 from bats.policy.demonstrations import (
     Demonstrations,
     Selection,
+    best_within,
     demonstrate,
     logged_rows,
     natural_threshold,
@@ -121,12 +124,31 @@ def test_the_cut_found_from_the_data_separates_good_from_bad_and_keeps_half() ->
     rng = np.random.default_rng(0)
     good, bad = rng.uniform(0.9, 1.0, 80), rng.uniform(0.0, 0.4, 20)
     share = rng.permutation(np.concatenate([good, bad]))
-    assert natural_threshold(share, np.ones(100)) == good.min()
+    assert natural_threshold(share, np.ones(100), share) == good.min()
     mostly_bad = np.concatenate([good[:20], rng.uniform(0.0, 0.4, 80)])
-    kept = mostly_bad >= natural_threshold(mostly_bad, np.ones(100))
+    kept = mostly_bad >= natural_threshold(mostly_bad, np.ones(100), mostly_bad)
     assert 0.5 <= kept.mean() < 1
-    assert natural_threshold(np.ones(5), np.ones(5)) == 1
-    assert natural_threshold(np.array([0.3]), np.ones(1)) == 0.3
+    assert natural_threshold(np.ones(5), np.ones(5), np.ones(5)) == 1
+    assert natural_threshold(np.array([0.3]), np.ones(1), np.array([0.3])) == 0.3
+
+
+def test_where_all_starts_are_alike_a_few_good_rollouts_are_enough() -> None:
+    share = np.concatenate([np.full(90, 0.4), np.full(10, 1.0)])
+    assert natural_threshold(share, np.ones(100), np.ones(100)) == 1.0
+    # two kinds of bad ones: the natural split is between these, and what is clearly below the best goes all the same
+    mixed = np.concatenate([np.zeros(45), np.full(50, 0.5), np.full(5, 0.8)])
+    assert natural_threshold(mixed, np.ones(100), np.full(100, 0.8)) == 0.75
+    # unless too few starts would be left with a rollout
+    assert natural_threshold(mixed, np.ones(100), mixed) < 0.75
+
+
+@given(seeds=st.integers(0, 2**32 - 1), count=st.integers(1, 40))
+def test_the_best_value_within_a_distance_is_the_largest_of_all_points_that_near(seeds: int, count: int) -> None:
+    rng = np.random.default_rng(seeds)
+    points, values = rng.integers(0, 5, (count, 2)).astype(float), rng.integers(0, 6, count).astype(float)
+    near = np.linalg.norm(points[:, None] - points, axis=2) <= 1.0
+    expected = np.where(near, values, -np.inf).max(axis=1)
+    assert best_within(values, points, 1.0).tolist() == expected.tolist()
 
 
 def test_of_many_starts_some_are_drawn_by_weight_and_the_same_for_the_same_seed(
