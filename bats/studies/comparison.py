@@ -39,6 +39,7 @@ from bats.report.html import render
 from bats.report.logs import LogScore, log_tables
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import fit
+from bats.runs.records import BATS as STITCHED
 from bats.runs.records import seconds_by_stage
 from bats.storage.atomic import write_text
 from bats.storage.json_records import from_plain, read_json
@@ -160,22 +161,42 @@ def _fit_bats(
         for seed in range(config.seeds):
             run = RunFolder(study.run(method, task, seed))
             result = fit(log, config.of_bats(method, task), seed=seed, folder=run.path, progress=progress)
+            environment, episodes = find_task(task).environment, config.episodes
             if not run.evaluation.exists():
-                environment = find_task(task).environment
-                found = compare(result.policy, environment, run=run, episodes=config.episodes, progress=progress)
+                found = compare(result.policy, environment, run=run, episodes=episodes, progress=progress)
                 found.save(run.evaluation)
+            if result.summary.policy != STITCHED and not _stitched_evaluation(run).exists():
+                stitched = load_policy(run.candidate(STITCHED))
+                found = compare(stitched, environment, episodes=episodes, progress=progress)
+                found.save(_stitched_evaluation(run))
+
+
+def _stitched_evaluation(run: RunFolder) -> Path:
+    """The returns of the clone of the stitched graph's policy, where the run kept a clone of the log instead."""
+    return run.policies / "bats-evaluation.json"
 
 
 def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
     """What the runs of a study earned, those that are finished and evaluated."""
     study = StudyFolder(folder)
-    found = [
-        (_bats_score if method in (BATS, BATS_PAPER) else _baseline_score)(study, method, task, seed)
-        for method in config.methods
-        for task in config.tasks
-        for seed in range(config.seeds)
-    ]
-    return [score for score in found if score is not None]
+    scores = []
+    for method in config.methods:
+        runs = [(task, seed) for task in config.tasks for seed in range(config.seeds)]
+        if method in (BATS, BATS_PAPER):
+            kept = [_bats_score(study, method, task, seed) for task, seed in runs]
+            alone = [_bats_score(study, method, task, seed, alone=True) for task, seed in runs]
+            # where every run kept the clone of its graph's policy, both are the same
+            found = [*kept, *(alone if any(map(_keeps_another, (study.run(method, *run) for run in runs))) else ())]
+        else:
+            found = [_baseline_score(study, method, task, seed) for task, seed in runs]
+        scores += [score for score in found if score is not None]
+    return scores
+
+
+def _keeps_another(path: Path) -> bool:
+    """Whether a run is finished with a clone of the log as its policy."""
+    run = RunFolder(path)
+    return run.is_finished and run.summary().policy != STITCHED
 
 
 def read_logs(folder: Path, config: ComparisonConfig) -> list[LogScore]:
@@ -215,15 +236,18 @@ def _baseline_score(study: StudyFolder, method: str, task: str, seed: int) -> Ru
     )
 
 
-def _bats_score(study: StudyFolder, method: str, task: str, seed: int) -> RunScore | None:
-    """BATS has one policy, so there is nothing to pick."""
+def _bats_score(study: StudyFolder, method: str, task: str, seed: int, *, alone: bool = False) -> RunScore | None:
+    """Of a run's policy or, `alone`, of the clone of its graph's policy. It has no snapshots, so nothing is picked."""
     run = RunFolder(study.run(method, task, seed))
     if not run.evaluation.exists():
         return None
-    estimate = from_plain(ReturnEstimate, read_json(run.evaluation)["cloned"], file=str(run.evaluation))
+    file, certificate = run.evaluation, run.path
+    if alone and _keeps_another(run.path):
+        file, certificate = _stitched_evaluation(run), run.certificates / STITCHED
+    estimate = from_plain(ReturnEstimate, read_json(file)["cloned"], file=str(file))
     last, low, high = _score_of(estimate)
     return RunScore(
-        method=method,
+        method=f"{method} alone" if alone else method,
         task=task,
         seed=seed,
         updates=run.settings().cloning.updates,
@@ -236,7 +260,7 @@ def _bats_score(study: StudyFolder, method: str, task: str, seed: int) -> RunSco
         seconds=sum(seconds_by_stage(run.timings()).values()),
         together=1,
         divergence="",
-        certificate=load_certificate(run.path),
+        certificate=load_certificate(certificate),
     )
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bats.baselines.config import BCConfig, CQLConfig, IQLConfig
 from bats.baselines.folder import BaselineFolder
 from bats.cli.main import main
 from bats.errors import BatsError, SettingError
+from bats.evaluation.comparison import ReturnEstimate
 from bats.presets import preset
+from bats.runs.folder import RunFolder
+from bats.storage.json_records import to_plain
 from bats.studies.comparison import StudyFolder, read_logs, read_scores, run_comparison, task_log, write_results
 from bats.studies.settings import BATS, BATS_PAPER, BEST_TENTH, STUDIES, ComparisonConfig
 from bats.tasks import find_task
 from tests.cli.printed import error_text
 from tests.logs import folder_bytes
+from tests.runs.relisted import relisted
 
 SMALL = ComparisonConfig(
     tasks=("maze2d-umaze", "maze2d-medium"), methods=("bc",), seeds=2, updates=20, rows=3000, episodes=2
@@ -117,6 +124,22 @@ def test_baselines_have_the_settings_published_for_the_kind_of_task() -> None:
     assert config.of_baseline("cql", "maze2d-umaze") == CQLConfig(updates=20)
     assert config.of_baseline("cql", "hopper-mixed") == CQLConfig(updates=20, target_gap=None)
     assert config.of_baseline("iql", "hopper-mixed") == config.of_baseline("iql", "maze2d-umaze")
+
+
+def test_where_a_run_kept_a_clone_of_the_log_its_stitched_policy_is_a_method_of_its_own(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    config = replace(SMALL, tasks=("grid",), methods=(BATS,), seeds=1)
+    run = RunFolder(StudyFolder(tmp_path).run(BATS, "grid", 0))
+    shutil.copytree(finished_run, run.path)
+    for path, mean in ((run.evaluation, 3.0), (run.policies / "bats-evaluation.json", 1.0)):
+        returns = ReturnEstimate.of(np.full(2, mean), None, seed=0)
+        path.write_text(json.dumps({"cloned": to_plain(returns)}))
+    for policy, expected in (("bats", [("bats", 3.0)]), ("log", [("bats", 3.0), ("bats alone", 1.0)])):
+        file = run.path / "finished.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"policy": policy}))
+        relisted(run.path)
+        assert [(one.method, one.last) for one in read_scores(tmp_path, config)] == expected
 
 
 def test_a_log_of_another_size_is_not_taken_for_the_right_one(tmp_path: Path) -> None:
