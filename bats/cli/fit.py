@@ -14,7 +14,7 @@ from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, name_of_log, rea
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, shell_word, shown_progress
 from bats.cli.settings import add_settings, read_settings
-from bats.graph.rollouts import roll_out, stitched_share
+from bats.graph.rollouts import ends_in_dead_end, roll_out, stitched_share
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
 from bats.runs.records import CANDIDATE_NAMES, CANDIDATES, seconds_by_stage
@@ -81,6 +81,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         "accepted": f"{sum(record.accepted for record in records):,}",
         "rejected": f"{sum(refused.values()):,}" + (f": {outcomes}" if outcomes else ""),
         "stitched steps": f"{stitched_share(mdp, rollouts):.1%}",
+        **_dead_end_facts(result),
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
         **_option_facts(result.options),
         **_candidate_facts(result, RunFolder(folder)),
@@ -128,6 +129,13 @@ def _option_facts(options: tuple[Option, ...]) -> dict[str, str]:
     best = options[0]
     kept = "any error" if best.tolerance is None else f"errors below {best.tolerance:g}"
     return {"chosen": f"penalty {best.penalty:g}, stitches with {kept}; best lower bound of {len(options)} options"}
+
+
+def _dead_end_facts(result: Result) -> dict[str, str]:
+    """How many starts lead to where the log stops, if any do."""
+    mdp, policy, steps = result.mdp, result.solution.policy, result.config.rollouts.steps
+    share = float(mdp.start_weights @ ends_in_dead_end(mdp, policy, mdp.starts, steps))
+    return {"rollouts that end in a dead end": f"{share:.1%} of the start weight"} if share else {}
 
 
 def _candidate_facts(result: Result, run: RunFolder) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from bats.arrays import TabularPolicy
 from bats.errors import SettingError
@@ -67,6 +67,20 @@ def undiscounted_return(mdp: TabularMDP, rollouts: Rollouts) -> Float[np.ndarray
     """The sum of each rollout's rewards, neither discounted nor penalized."""
     rewards = np.append(mdp.reward, 0.0)  # NO_EDGE, which is -1, picks the 0
     return rewards[rollouts.edge].sum(axis=1, dtype=np.float64)
+
+
+def ends_in_dead_end(
+    mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"], steps: int
+) -> Bool[np.ndarray, "n"]:
+    """From which of the first states the policy comes to one whose future the log does not show, in fewer steps."""
+    row, state = np.arange(len(first_states)), first_states
+    found = np.zeros(len(first_states), dtype=bool)
+    for _ in range(steps):  # no rollout is kept: there may be a million of them
+        edge = policy[state]
+        found[row[edge == NO_EDGE]] = True
+        continues = (edge != NO_EDGE) & (mdp.discount[edge] > 0)
+        row, state = row[continues], mdp.target[edge[continues]]
+    return found
 
 
 def stitched_share(mdp: TabularMDP, rollouts: Rollouts) -> float:

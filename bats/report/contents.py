@@ -13,7 +13,7 @@ from jaxtyping import Int
 from bats.bounds.certificate import Certificate, load_certificate
 from bats.data.dataset import Names
 from bats.errors import DataError
-from bats.graph.rollouts import roll_out
+from bats.graph.rollouts import ends_in_dead_end, roll_out
 from bats.report.html import in_words
 from bats.runs.folder import RunFolder
 from bats.runs.manifest import file_checksum
@@ -63,6 +63,9 @@ class Contents:
         # rollouts of a million starts would take gigabytes, and the page shows shares and a few examples
         self.starts = self.mdp.starts[evenly_spaced(len(self.mdp.starts), MAX_ROLLOUTS)]
         self.rollouts = roll_out(self.mdp, solution.policy, self.starts, SHARE_STEPS)
+        steps = self.config.rollouts.steps
+        self.stops = float(self.mdp.start_weights @ ends_in_dead_end(self.mdp, solution.policy, self.mdp.starts, steps))
+        """share of the start weight from which the graph's policy comes to where the log stops"""
         """of the graph's policy from these starts"""
         self.selection = run.selection()
         # every file can be whole by its checksum and still belong to another run

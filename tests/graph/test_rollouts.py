@@ -14,7 +14,7 @@ from bats.errors import SettingError
 from bats.graph import rollouts
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import TabularMDP, add_stitches
-from bats.graph.rollouts import reachable, roll_out, stitched_share, undiscounted_return
+from bats.graph.rollouts import ends_in_dead_end, reachable, roll_out, stitched_share, undiscounted_return
 from bats.graph.solve import first_edges, policy_iteration, policy_value
 from tests.mdps import SEEDS, mdp_from_edges, random_mdps, stitches_between
 
@@ -34,6 +34,7 @@ def test_a_rollout_ends_in_a_dead_end_after_a_terminating_edge_or_when_its_steps
     ]
     assert rolled_out.length.tolist() == [2, 1, 0, 4]
     assert undiscounted_return(mdp, rolled_out).tolist() == [3, 4, 0, 2]
+    assert ends_in_dead_end(mdp, first_edges(mdp), np.array([0, 2, 3, 4]), 4).tolist() == [False, True, True, False]
     assert roll_out(mdp, first_edges(mdp), np.array([0, 4]), 0).edge.shape == (2, 0)
 
 

@@ -16,6 +16,7 @@ from bats.errors import SettingError
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.solve import (
+    Solution,
     boltzmann_policy,
     boundary_values,
     edge_values,
@@ -279,3 +280,38 @@ def test_a_solution_is_printed_in_one_line_without_its_numbers() -> None:
         "Solution(mdp=TabularMDP(2,000 real and 0 imagined states, 2,000 logged and 0 stitched edges, 1 starts, "
         "gamma 0.9), value=float64[2000], policy=int64[2000], iterations=1)"
     )
+
+
+def wandering_log(seed: int, *, rows: int = 60, states: int = 12, stored: bool = True) -> dict[str, np.ndarray]:
+    """Random walks over a few states, so that many are visited again; episodes of 10 rows are truncated."""
+    rng = np.random.default_rng(seed)
+    visited = rng.integers(0, states, rows + 1).astype(float)[:, None]
+    ends = np.arange(rows) % 10 == 9
+    fields = {"observations": visited[:-1], "actions": rng.random((rows, 1)), "rewards": rng.normal(size=rows)}
+    return fields | {"timeouts": ends} | ({"next_observations": visited[1:]} if stored else {})
+
+
+def solved_wandering(fields: dict[str, np.ndarray], gamma: float = 0.9) -> Solution:
+    return policy_iteration(from_dataset(Dataset.from_arrays(**fields, timeout_rule="trust"), gamma=gamma))
+
+
+@given(seed=SEEDS, shift=st.floats(-50, 50))
+@settings(deadline=None)
+def test_shifting_all_rewards_changes_no_choice_where_episodes_never_terminate(seed: int, shift: float) -> None:
+    fields = wandering_log(seed)
+    plain, shifted = (solved_wandering(fields | {"rewards": fields["rewards"] + by}) for by in (0.0, shift))
+    # dead ends have the smallest reward for ever, so they move with the others
+    np.testing.assert_allclose(shifted.value, plain.value + shift / (1 - 0.9), rtol=1e-5, atol=1e-3)
+    assert np.array_equal(shifted.policy, plain.policy)
+
+
+@given(seed=SEEDS, cut=st.integers(1, 58), stored=st.booleans())
+@settings(deadline=None)
+def test_cutting_an_episode_in_two_raises_no_value(seed: int, cut: int, stored: bool) -> None:
+    fields = wandering_log(seed, stored=stored)
+    fields["rewards"][0] = -10.0  # the smallest reward is not lost with the row that is cut
+    halves = fields | {"timeouts": fields["timeouts"] | (np.arange(60) == cut)}
+    whole, parted = solved_wandering(fields), solved_wandering(halves)
+    values = dict(zip(whole.mdp.states[:, 0].tolist(), whole.value.tolist(), strict=True))
+    for state, value in zip(parted.mdp.states[:, 0].tolist(), parted.value.tolist(), strict=True):
+        assert value <= values[state] + 1e-6
