@@ -162,7 +162,7 @@ def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys
     [
         (["run", "--task", "grid", "--environment", "bats/grid-v0"], "Give either --task or --environment, not both"),
         (["run", "--task", "maze"], "There is no task called 'maze'; `bats-rl data collect list` shows all names."),
-        (["run", "--task", "Taxi-v3"], "use `bats-rl evaluate --environment Taxi-v3`"),
+        (["run", "--task", "FrozenLake-v1"], "use `bats-rl evaluate --environment FrozenLake-v1`"),
         (
             ["run", "--task", "grid"],
             "The policy expects observations of size 1, but 'bats/grid-v0' has observations of size 2",
