@@ -42,7 +42,7 @@ def tolerance(task: ControlTask, returns: np.ndarray) -> float:
     return 3 * returns.std(ddof=1) / len(returns) ** 0.5 + 0.005 * (task.reference_return - task.random_return)
 
 
-@all_tasks(fast=("cartpole", "mountain-car-discrete", "mountain-car"))
+@all_tasks(fast=("mountain-car",))
 def test_a_log_is_mostly_bad_but_shows_the_goal(name: str) -> None:
     # the rule: at most a third of the way from random actions to the reference, five goals, 20,000 to 100,000 rows
     task, log = available(name), collect(name)
@@ -111,6 +111,7 @@ def test_without_skill_all_actions_are_uniformly_random() -> None:
     assert (log.actions**4).mean() == pytest.approx(16 / 5, rel=0.03)
 
 
+@pytest.mark.slow
 def test_skill_is_the_share_of_the_controller_s_actions() -> None:
     # With three actions, an episode of skill s agrees with the controller in a share s + (1 - s) / 3 of its steps, of
     # which there are 200 in almost every episode. Skill is u^4 for a uniform u: its mean is 1/5.

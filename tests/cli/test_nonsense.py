@@ -239,6 +239,7 @@ def test_an_error_of_the_system_that_is_about_no_path_is_not_hidden(monkeypatch:
         main(["validate", "small.hdf5"])
 
 
+@pytest.mark.slow
 def test_a_lack_of_memory_is_reported_as_an_error() -> None:
     program = (
         "import resource\n"
