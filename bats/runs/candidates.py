@@ -19,17 +19,25 @@ import numpy as np
 
 from bats.arrays import Progress
 from bats.bounds.certificate import Certificate
-from bats.config import CloningConfig
+from bats.config import CloningConfig, Config
 from bats.data.dataset import Dataset
 from bats.policy.cloning import clone
 from bats.policy.demonstrations import best_episodes, logged_rows
 from bats.policy.policy import Policy
 from bats.policy.support import Support
+from bats.runs.records import BATS, CANDIDATES
 
 ALIKE = 0.01
 """lower bounds that differ by no more than this share of the range of possible values are alike"""
 FEWER_UPDATES = 4
 """a clone of logged rows is trained with this part of the updates: it only has to show whether stitching is worth it"""
+
+
+def candidate_names(log: Dataset, config: Config) -> tuple[str, ...]:
+    """The policies to compare: without bounds nothing can be compared, and of one episode the best tenth is all."""
+    if config.certificate is None:
+        return (BATS,)
+    return CANDIDATES if log.episode_count > 1 else CANDIDATES[:-1]
 
 
 def clone_log(

@@ -45,10 +45,10 @@ from bats.policy.files import load_policy, save_policy
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 from bats.presets import preset
-from bats.runs.candidates import best_candidate, clone_log
+from bats.runs.candidates import best_candidate, candidate_names, clone_log
 from bats.runs.folder import RunFolder
 from bats.runs.interrupts import noted_interrupts, stoppable
-from bats.runs.records import BATS, CANDIDATES, CLONED_SHARES, Header, Summary, Timing
+from bats.runs.records import BATS, CLONED_SHARES, Header, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric, value_of_log
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
@@ -280,7 +280,7 @@ def cloned(job: Job, solution: Solution) -> dict[str, Policy]:
     """The clone of the graph's policy, and clones of the log where bounds can compare them; saved ones are loaded."""
     run, config, progress, policies = job.run, job.config, job.progress, {}
     support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
-    for name in CANDIDATES if config.certificate is not None else (BATS,):
+    for name in candidate_names(job.dataset, config):
         file = run.candidate(name)
         if file.exists():
             policies[name] = load_policy(file)

@@ -11,12 +11,12 @@ import pytest
 from bats.bounds.certificate import Certificate, ModelReturn, load_certificate
 from bats.policy.demonstrations import best_episodes
 from bats.policy.files import load_policy
-from bats.runs.candidates import best_candidate
+from bats.runs.candidates import best_candidate, candidate_names
 from bats.runs.folder import RunFolder
 from bats.runs.records import CANDIDATES
 from bats.runs.result import load_result
 from tests.bounds.test_certificate import simple_certificate
-from tests.small_runs import small_log
+from tests.small_runs import SMALL, small_log
 
 
 def candidate(lower: float, *, in_model: float = 0.0, disagreement: float = 0.0) -> Certificate:
@@ -53,6 +53,12 @@ def test_a_run_has_all_candidates_and_its_policy_and_certificate_are_those_of_th
     assert (finished_run / "certificate.json").read_bytes() == (
         run.certificates / result.summary.policy / "certificate.json"
     ).read_bytes()
+
+
+def test_nothing_is_compared_without_bounds_and_one_episode_has_no_best_tenth() -> None:
+    assert candidate_names(small_log(), SMALL) == ("bats", "log", "best-tenth")
+    assert candidate_names(small_log(episodes=1), SMALL) == ("bats", "log")
+    assert candidate_names(small_log(), replace(SMALL, certificate=None)) == ("bats",)
 
 
 def test_the_clones_of_the_log_are_of_all_rows_and_of_the_best_tenth(finished_run: Path) -> None:
