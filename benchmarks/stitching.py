@@ -84,7 +84,7 @@ def measure(task: str, config: Config, arguments: Namespace) -> None:
         seed=arguments.seed,
     )
     print_figures(comparison.figures(), prefix=prefix)
-    evaluation = evaluate_in_maze(result.policy, maze, seed=arguments.seed, per_cell=per_cell)
+    evaluation = evaluate_in_maze(result.graph_clone, maze, seed=arguments.seed, per_cell=per_cell)
     print_figures(score_figures(evaluation, maze), prefix=prefix)
     if result.certificate is not None:
         print_figures(coverage(result, task, seed=arguments.seed), prefix=prefix)

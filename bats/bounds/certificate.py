@@ -3,8 +3,8 @@
     certificate.json        the verdict and all numbers about the starts as a whole; it is written last
     bounds.safetensors      the bounds of both policies at every start
 
-The cloned policy is the one to deploy, and the verdict is about it. The graph's own policy is what it was cloned from:
-where that is bounded tightly and the clone is not, cloning is what holds a run back. Nothing here needs JAX.
+The cloned policy is the one to deploy, and the verdict is about it. Where it was cloned from the graph's own policy,
+and that is bounded tightly and the clone is not, cloning is what holds a run back. Nothing here needs JAX.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ModelReturn:
     """What a policy's rollouts in the model come to. No bound: the model may be wrong about all of it."""
 
     value: float
-    """mean discounted return"""
+    """mean discounted return in as many steps as count most: 5% of what could follow is left"""
     disagreement: float
     """mean discounted sum of the members' largest disagreements about a reward"""
     leaves_support: float
@@ -149,7 +149,7 @@ class Certificate(Summary):
         return {
             "lower bound": f"{self.clone.lower:.6g}",
             "upper bound": f"{self.clone.upper:.6g}",
-            "value in the model": f"{self.in_model.value:.6g} (not a bound)",
+            "value in the model": f"{self.in_model.value:.6g} (not a bound; without the last 5% of the horizon)",
             "value of the log": f"{self.logged_value:.6g} (after a truncation, the smallest possible value is assumed)",
             "bounds of the graph's policy": f"{self.graph.lower:.6g} to {self.graph.upper:.6g}",
             "due to stitches": f"{self.share_on_stitches:.1%} of the lower bound of the graph's policy",

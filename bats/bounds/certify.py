@@ -1,7 +1,7 @@
 """The stage of a run that bounds its policies and decides whether to deploy the clone.
 
 A bisimulation metric is learned from the rollouts of the graph's policy and calibrated. With it and the held-out rows
-the graph's policy and its clone are bounded, and the verdict follows from the clone's bounds. Where a log is too small
+the graph's policy and clones are bounded, and the verdict on a clone follows from its bounds. Where a log is too small
 for that, the bounds are all that rewards allow, and the certificate says why.
 """
 

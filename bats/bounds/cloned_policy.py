@@ -303,17 +303,17 @@ def model_return(
     steps = relevant_steps(gamma)
     roll = partial(simulate, dynamics, ModelActor.of(policy), metric, steps)
     visited, _, rewards, disagreements, ends = in_batches(roll, BATCH, starts.astype(np.float32), axis=1)
+    finite = np.isfinite(visited).all(axis=(2, 3)) & np.isfinite([rewards, disagreements]).all(axis=0)
     running = np.concatenate([np.ones((1, len(starts)), bool), ~np.logical_or.accumulate(ends, axis=0)[:-1]])
     weight = running * gamma ** np.arange(steps)[:, None]
-    states = visited.mean(axis=2)
-    finite = np.isfinite(states).all(axis=2)
-    far = policy.support_distance(np.where(finite[..., None], states, 0.0).reshape(-1, states.shape[2])) > 1
+    states = np.where(finite[..., None, None], visited, 0.0).mean(axis=2)
+    far = policy.support_distance(states.reshape(-1, states.shape[2])) > 1
     outside = running & (~finite | far.reshape(finite.shape))
-    # a prediction that diverges has left the log for good, and adds nothing
-    rewards = np.clip(rewards, *reward_range)  # far from the log, a network may predict any reward
-    value, disagreement = (
-        float((weight * np.where(finite, part, 0.0)).sum(axis=0).mean()) for part in (rewards, disagreements)
-    )
+    # far from the log, networks may predict any reward; after a prediction that diverges, the worst is assumed
+    low, high = reward_range
+    rewards = np.clip(np.where(finite, rewards, low), low, high)
+    disagreements = np.minimum(np.where(finite, disagreements, high - low), high - low)
+    value, disagreement = (float((weight * part).sum(axis=0).mean()) for part in (rewards, disagreements))
     return ModelReturn(value, disagreement, float(outside.any(axis=0).mean()))
 
 

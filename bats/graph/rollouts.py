@@ -73,14 +73,15 @@ def ends_in_dead_end(
     mdp: TabularMDP, policy: TabularPolicy, first_states: Int[np.ndarray, "n"], steps: int
 ) -> Bool[np.ndarray, "n"]:
     """From which of the first states the policy comes to one whose future the log does not show, in fewer steps."""
-    row, state = np.arange(len(first_states)), first_states
-    found = np.zeros(len(first_states), dtype=bool)
-    for _ in range(steps):  # no rollout is kept: there may be a million of them
-        edge = policy[state]
-        found[row[edge == NO_EDGE]] = True
-        continues = (edge != NO_EDGE) & (mdp.discount[edge] > 0)
-        row, state = row[continues], mdp.target[edge[continues]]
-    return found
+    dead_end, terminated = mdp.state_count, mdp.state_count + 1
+    following = np.where(mdp.discount[policy] > 0, mdp.target[policy], terminated)
+    jump = np.append(np.where(policy == NO_EDGE, dead_end, following), [dead_end, terminated])
+    state = first_states
+    while steps:  # in jumps of 1, 2, 4, … steps, since there may be a million starts
+        if steps % 2:
+            state = jump[state]
+        jump, steps = jump[jump], steps // 2
+    return state == dead_end
 
 
 def stitched_share(mdp: TabularMDP, rollouts: Rollouts) -> float:

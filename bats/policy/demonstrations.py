@@ -39,6 +39,8 @@ PEERS = 20
 """nearest starts, itself included, whose best return a rollout is compared with"""
 MIN_KEPT = 0.5
 """share of the start weight that must be left with a cloned rollout from a start that is alike"""
+FEW = 32
+"""of so few points the neighbours are looked up one by one"""
 ALIKE = 1.0
 """starts within this distance, that of an ordinary step, are alike"""
 MIN_SHARE = 0.75
@@ -199,11 +201,13 @@ def best_within(
     """The largest value among all points within a distance of each, itself included."""
     tree, best, open_points = cKDTree(points), values.copy(), np.ones(len(points), dtype=bool)
     for index in np.argsort(-values, kind="stable"):  # the first to reach a point is the largest that does
-        if not open_points.any():
+        if np.count_nonzero(open_points) <= FEW:
             break
         reached = np.array(tree.query_ball_point(points[index], radius), dtype=np.int64)
         reached = reached[open_points[reached]]
         best[reached], open_points[reached] = values[index], False
+    for index in np.flatnonzero(open_points):  # all others would have to be tried before they reach the last few
+        best[index] = values[tree.query_ball_point(points[index], radius)].max()
     return best
 
 
@@ -213,7 +217,8 @@ def natural_threshold(
     """The share that separates good rollouts from bad ones: the split in two with the least variance within both.
 
     Half of the start weight at least is left with a cloned rollout, its own or that of a start that is alike, whose
-    best share is `best_alike`; so a task with much randomness is not cloned from luck alone.
+    best share is `best_alike`. And at least `PEERS` rollouts are left, or half of them if there are fewer than twice as
+    many, so that a task with some randomness is not cloned from luck alone.
     """
     order = np.argsort(share, kind="stable")
     ranked, mass = share[order], weight[order] / weight.sum()
@@ -223,9 +228,10 @@ def natural_threshold(
     lost = np.concatenate([[0.0], np.cumsum(weight[by_best] / weight.sum())])
 
     def leaves_enough(threshold: Float[np.ndarray, "t"]) -> Bool[np.ndarray, "t"]:
-        return lost[np.searchsorted(best_alike[by_best], threshold)] <= 1 - MIN_KEPT
+        several = len(ranked) - np.searchsorted(ranked, threshold) >= min(PEERS, len(ranked) / 2)
+        return several & (lost[np.searchsorted(best_alike[by_best], threshold)] <= 1 - MIN_KEPT)
 
-    possible = (np.diff(ranked) > 0) & leaves_enough(ranked[1:]) & (below > 0)
+    possible = (np.diff(ranked) > 0) & leaves_enough(ranked[1:]) & (below > 0) & (below < 1)
     chosen = float(ranked[0])
     if possible.any():
         # maximising the variance between the parts minimises that within them

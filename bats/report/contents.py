@@ -63,10 +63,10 @@ class Contents:
         # rollouts of a million starts would take gigabytes, and the page shows shares and a few examples
         self.starts = self.mdp.starts[evenly_spaced(len(self.mdp.starts), MAX_ROLLOUTS)]
         self.rollouts = roll_out(self.mdp, solution.policy, self.starts, SHARE_STEPS)
+        """of the graph's policy from these starts"""
         steps = self.config.rollouts.steps
         self.stops = float(self.mdp.start_weights @ ends_in_dead_end(self.mdp, solution.policy, self.mdp.starts, steps))
         """share of the start weight from which the graph's policy comes to where the log stops"""
-        """of the graph's policy from these starts"""
         self.selection = run.selection()
         # every file can be whole by its checksum and still belong to another run
         if not np.isin(self.selection.start, self.mdp.starts).all():

@@ -40,8 +40,9 @@ def rollouts_section(run: Contents) -> Section:
         "max": f"{returns.max():.6g}",
         "cloned": f"{cloned:,} ({cloned / count:.1%})",
         "threshold": f"{selection.threshold:.4g}",
-        "end in a dead end": f"{run.stops:.1%} of the start weight; the log does not show what follows",
     }
+    if run.stops:
+        facts["end in a dead end"] = f"{run.stops:.1%} of the start weight; the log does not show what follows"
     text = (
         "A rollout is cloned if its return is at least the threshold."
         if selection.by_return

@@ -50,18 +50,20 @@ def candidates_section(run: Contents) -> Section | None:
             CANDIDATE_NAMES[name],
             f"{one.clone.lower:.6g}",
             f"{one.clone.upper:.6g}",
+            f"{one.comparable_lower:.6g}",
             f"{one.in_model.value:.6g}",
             f"{one.in_model.leaves_support:.1%}",
             "this run's policy" if name == run.summary.policy else "",
         )
         for name, one in compared.items()
     ]
-    text = f"This run's policy is {CANDIDATE_NAMES[run.summary.policy]}. The policy with the best lower bound is kept. "
-    text += (
-        "If lower bounds are alike, a clone of the log is kept only if its value in the model, which is no bound, is "
+    text = (
+        f"This run's policy is {CANDIDATE_NAMES[run.summary.policy]}. The policy with the best lower bound is kept; to "
+        "compare them, all bounds have the same calibration factors. If these bounds are alike, a clone of the log is "
+        "kept only if its value in the model, which is no bound, is higher by more than the model's members disagree."
     )
-    text += "higher by more than the model's members disagree."
-    heading = ("policy", "lower bound", "upper bound", "value in the model", "rollouts that leave the support", "")
+    bounds = ("lower bound", "upper bound", "lower bound, same factors")
+    heading = ("policy", *bounds, "value in the model", "rollouts that leave the support", "")
     return Section("Compared with plain clones of the log", text, tables=[Table(heading, rows, words=True)])
 
 

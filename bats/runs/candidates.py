@@ -5,9 +5,10 @@
     best-tenth    a clone of the episodes with the largest returns that make up a tenth of the log
 
 Where stitching does not help, a plain clone of the log may be the better policy. All are bounded in the same way, with
-the same model and calibration, and the one with the best lower bound is the policy of the run. Lower bounds that are
-alike decide nothing, as where a log is too small for bounds; then a clone of the log is only preferred if it is better
-in the model by more than the model's members disagree.
+the same model, and the one with the best lower bound is the policy of the run. For this comparison all have the same
+calibration factors; the bounds in their certificates have factors of their own. Lower bounds that are alike decide
+nothing, as where a log is too small for bounds; then a clone of the log is only preferred if it is better in the model
+by more than the model's members disagree.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from bats.runs.records import BATS, CANDIDATES
 
 ALIKE = 0.01
 """lower bounds that differ by no more than this share of the range of possible values are alike"""
-FEWER_UPDATES = 4
-"""a clone of logged rows is trained with this part of the updates: it only has to show whether stitching is worth it"""
+UPDATES_DIVISOR = 4
+"""a clone of logged rows has a quarter of the updates: it only has to show whether stitching is worth it"""
 
 
 def candidate_names(log: Dataset, config: Config) -> tuple[str, ...]:
@@ -45,16 +46,17 @@ def clone_log(
 ) -> Policy:
     """Clones the logged rows, or those of the best episodes."""
     rows = np.flatnonzero(best_episodes(log, share))
-    config = replace(config, updates=max(config.updates // FEWER_UPDATES, 1))
+    config = replace(config, updates=max(config.updates // UPDATES_DIVISOR, 1))
     policy = clone(logged_rows(log, rows), config, seed=seed, progress=progress)
     return replace(policy, support=support, card={**policy.card, "log": log.name, "share_cloned": share})
 
 
 def best_candidate(certificates: Mapping[str, Certificate]) -> str:
-    """The name of the first policy that no other is clearly better than."""
-    best, *others = certificates
+    """The first policy, or one that is clearly better than it; of several, the later ones only if better still."""
+    first, *others = certificates
+    best = first
     for name in others:
-        if clearly_better(certificates[name], certificates[best]):
+        if all(clearly_better(certificates[name], certificates[other]) for other in {first, best}):
             best = name
     return best
 

@@ -11,14 +11,16 @@
     metric-0010.safetensors     a learned metric: as it was after round 10
     errors.safetensors          each stitch's error by the last learned metric
     options.jsonl               penalties and tolerances that were compared, best first
-    policy.safetensors, .json   the cloned policy, and a human-readable summary
+    policies/bats.safetensors   the clones that are compared (also log and best-tenth), each with a summary
+    certificates/bats/          the certificate of each of them
+    policy.safetensors, .json   the one of them that was kept, and a human-readable summary
     rollouts.safetensors        the policy's rollouts from the starts, and which of them were cloned
     certificate.json            deploy or hold and why, and the bounds at the starts as a whole
     bounds.safetensors          the bounds at every start
     timings.jsonl               seconds per stage and round: the one file that differs between equal runs
     finished.json               a summary, the last file of a run
     files.json                  all files above but two, with their checksums: `manifest`
-    policies/, certificates/    those of all candidates for the policy, by their names; clone and certify add others
+    policies/, certificates/    further ones that clone and certify add
     evaluation.json             returns in an environment, where the policy was played in one
     training.safetensors        the state of training, while it lasts
     lock                        held by the process that works here; the system releases it when the process ends
@@ -37,7 +39,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from bats.bounds.certificate import Option
+from bats.bounds.certificate import Certificate, Option, save_certificate
 from bats.config import Config
 from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError, SettingError
@@ -45,6 +47,8 @@ from bats.graph.files import base_path, load_mdp, load_round, round_path, save_m
 from bats.graph.mdp import Stitches, TabularMDP
 from bats.graph.relabel import with_errors
 from bats.policy.demonstrations import Selection
+from bats.policy.files import save_policy
+from bats.policy.policy import Policy
 from bats.runs.manifest import (
     Manifest,
     check_manifest,
@@ -313,6 +317,12 @@ class RunFolder:
     def candidate(self, name: str) -> Path:
         """The file of a policy that is compared with others."""
         return self.policies / f"{name}.safetensors"
+
+    def keep(self, policy: Policy, certificate: Certificate | None) -> None:
+        """Saves a policy as that of the run, with its certificate."""
+        save_policy(policy, self.policy, overwrite=True)
+        if certificate is not None:
+            save_certificate(certificate, self.path)
 
     def save_selection(self, selection: Selection) -> None:
         write_struct(self._rollouts, _ROLLOUTS, selection, overwrite=True)

@@ -108,8 +108,9 @@ def fit(
             summary = summarized(job, log, solution, options[0])
             certificates = certified(job, solution, policies, model, summary)
             name = best_candidate(certificates) if certificates else BATS
-            policy, certificate = keep(job, policies[name], certificates.get(name))
-            run.finish(replace(summary, policy=name))
+            policy, certificate, summary = policies[name], certificates.get(name), replace(summary, policy=name)
+            run.keep(policy, certificate)
+            run.finish(summary)
         result = Result(
             folder=run.path,
             log=dataset.name,
@@ -350,14 +351,6 @@ def certified(
             for name, certificate in found.items():
                 save_certificate(certificate, run.certificates / name)
     return found
-
-
-def keep(job: Job, policy: Policy, certificate: Certificate | None) -> tuple[Policy, Certificate | None]:
-    """Saves a policy as that of the run, with its certificate."""
-    save_policy(policy, job.run.policy, overwrite=True)
-    if certificate is not None:
-        save_certificate(certificate, job.run.path)
-    return policy, certificate
 
 
 def certify_solved(

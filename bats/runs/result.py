@@ -31,7 +31,7 @@ from bats.metric.scaled import ScaledMetric
 from bats.policy.files import load_policy
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
-from bats.runs.records import Summary, Timing
+from bats.runs.records import BATS, Summary, Timing
 from bats.stitching.records import RoundRecord
 from bats.storage.atomic import output_errors, refuse_existing
 
@@ -58,7 +58,7 @@ class Result:
     solution: Solution
     """of the graph with all stitches that were kept, penalized for their errors"""
     policy: Policy
-    """the network that was cloned from it"""
+    """the network that was kept: cloned from it, or from the log"""
     records: tuple[RoundRecord, ...]
     """one per round"""
     options: tuple[Option, ...]
@@ -72,6 +72,11 @@ class Result:
     def mdp(self) -> TabularMDP:
         """The graph with all stitches that were kept, penalized for their errors."""
         return self.solution.mdp
+
+    @property
+    def graph_clone(self) -> Policy:
+        """The clone of the graph's policy, also where another policy was kept."""
+        return self.policy if self.summary.policy == BATS else load_policy(RunFolder(self.folder).candidate(BATS))
 
     @property
     def value(self) -> float:

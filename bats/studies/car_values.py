@@ -114,7 +114,7 @@ def measure_values(result: Result, count: int, *, progress: Progress = no_progre
     # the clone sees the state, so all cars are driven together; a replay does not, and needs one car only
     with ExitStack() as opened:
         cars = [opened.enter_context(PlacedCar()) for _ in range(min(AT_ONCE, len(states)))]
-        cloned = evaluate(result.policy, cars, starts=mdp.states[states], record=True, progress=progress).episodes
+        cloned = evaluate(result.graph_clone, cars, starts=mdp.states[states], record=True, progress=progress).episodes
     dead_end_value = result.config.stitch.dead_end_value
     arrive = np.array([episode.terminated for episode in replayed])
     return ValueErrors(

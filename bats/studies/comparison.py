@@ -183,10 +183,10 @@ def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
     for method in config.methods:
         runs = [(task, seed) for task in config.tasks for seed in range(config.seeds)]
         if method in (BATS, BATS_PAPER):
-            kept = [_bats_score(study, method, task, seed) for task, seed in runs]
-            alone = [_bats_score(study, method, task, seed, alone=True) for task, seed in runs]
-            # where every run kept the clone of its graph's policy, both are the same
-            found = [*kept, *(alone if any(map(_keeps_another, (study.run(method, *run) for run in runs))) else ())]
+            found = [_bats_score(study, method, task, seed) for task, seed in runs]
+            # where every run kept the clone of its graph's policy, both would be the same
+            if any(_keeps_another(study.run(method, task, seed)) for task, seed in runs):
+                found += [_bats_score(study, method, task, seed, alone=True) for task, seed in runs]
         else:
             found = [_baseline_score(study, method, task, seed) for task, seed in runs]
         scores += [score for score in found if score is not None]
@@ -244,6 +244,8 @@ def _bats_score(study: StudyFolder, method: str, task: str, seed: int, *, alone:
     file, certificate = run.evaluation, run.path
     if alone and _keeps_another(run.path):
         file, certificate = _stitched_evaluation(run), run.certificates / STITCHED
+    if not file.exists():  # a study that was stopped in between
+        return None
     estimate = from_plain(ReturnEstimate, read_json(file)["cloned"], file=str(file))
     last, low, high = _score_of(estimate)
     return RunScore(

@@ -120,7 +120,7 @@ def run_study(folder: Path, config: StudyConfig = DEFAULT, *, progress: Progress
         result = fit(log, first.config, seed=seed, folder=run, progress=of_fit)
         plain = _clone_log(folder, log, first.config.cloning, seed, begin(f"whole log, seed {seed}"))
         # the same seed gives the same start states to all three
-        actors: dict[str, Actor] = {"expert": Expert(), "plain": plain, "bats": result.policy}
+        actors: dict[str, Actor] = {"expert": Expert(), "plain": plain, "bats": result.graph_clone}
         for name, actor in actors.items():
             returns[name].append(evaluate(actor, ENVIRONMENT, episodes=config.episodes, seed=seed).returns)
         results = results or [result]

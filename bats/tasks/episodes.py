@@ -98,10 +98,10 @@ def placed(
     name = getattr(set_state, "__name__", "set_state")
     try:
         observation = set_state(environment, state.copy())
+        found = np.empty(0) if observation is None else _as_row(observation)
     except Exception as error:  # the user's function may raise anything
         failure = f"{type(error).__name__}: {error}"
         raise SettingError(f"{name} failed to set the state {state.tolist()}: {failure}.") from error
-    found = np.empty(0) if observation is None else _as_row(observation)
     # a function may have to compute an angle from its sine and cosine, which costs half of the digits at worst
     types = [state.dtype, np.dtype(environment.observation_space.dtype)]
     tolerance = np.sqrt(max(np.finfo(dtype if dtype.kind == "f" else np.float64).eps for dtype in types))

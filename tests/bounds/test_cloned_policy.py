@@ -333,3 +333,17 @@ def test_rollouts_in_a_known_world_have_the_value_that_arithmetic_gives() -> Non
     found = model_return(constant_policy(0.1, support), starts, world, metric, gamma=gamma, reward_range=(-9.0, 9.0))
     assert found.value == pytest.approx((weight * (0.3 + 0.1 * steps)).sum(), rel=1e-4)
     assert found.leaves_support == 1
+
+
+def test_a_rollout_that_diverges_in_the_model_counts_as_the_worst_and_no_reward_exceeds_the_possible_ones() -> None:
+    # x' = 1e20 x: states overflow in the second step; the reward is x', of which at most 2 is possible
+    growth = jnp.full((2, 1, 1), 1e20)
+    world = LinearWorld((growth, jnp.zeros((2, 1, 1)), jnp.zeros((2, 1, 1))), state_width=1, action_width=1)
+    support = Support.of(np.linspace(0, 1, 101)[:, None], np.ones(1, np.float32), np.random.default_rng(0))
+    limits, gamma, starts = (-3.0, 2.0), 0.9, np.array([[0.5]])
+    policy, metric = constant_policy(0.0, support), ScaledMetric(np.ones(1))
+    found = model_return(policy, starts, world, metric, gamma=gamma, reward_range=limits)
+    steps = relevant_steps(gamma)
+    assert found.value == pytest.approx(2.0 - 3.0 * (gamma ** np.arange(1, steps)).sum(), rel=1e-4)
+    assert found.disagreement == pytest.approx(5.0 * (gamma ** np.arange(1, steps)).sum(), rel=1e-4)
+    assert found.leaves_support == 1

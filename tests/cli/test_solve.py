@@ -243,6 +243,8 @@ def test_what_a_killed_process_left_does_not_block_a_name(run: Path) -> None:
         (["certify", "run", "--reward-range", "0,0.5"], "`reward_range` must include all logged rewards"),
         (["certify", "run", "--policy", "absent.safetensors"], "found no such file"),
         (["certify", "run", "--name", "../elsewhere"], "--name may contain only letters, digits"),
+        (["certify", "run", "--name", "bats"], "The name bats belongs to one of the run's own policies"),
+        (["clone", "run", "--name", "log"], "The name log belongs to one of the run's own policies"),
         (["certify", "."], "expected the folder of a run, found no file run.json in it"),
         (["clone", "run", "--name", ".hidden"], "--name may contain only letters, digits"),
         (["clone", "run", "--name", "wide", "--cloning.hidden", "0"], "`cloning.hidden[0]` must be between 1 and"),

@@ -133,10 +133,12 @@ def test_the_cut_found_from_the_data_separates_good_from_bad_and_keeps_half() ->
 
 
 def test_where_all_starts_are_alike_a_few_good_rollouts_are_enough() -> None:
-    share = np.concatenate([np.full(90, 0.4), np.full(10, 1.0)])
+    share = np.concatenate([np.full(80, 0.4), np.full(20, 1.0)])
     assert natural_threshold(share, np.ones(100), np.ones(100)) == 1.0
+    # but not one alone, which may be luck
+    assert natural_threshold(np.append(np.full(99, 0.5), 1.0), np.ones(100), np.ones(100)) == 0.5
     # two kinds of bad ones: the natural split is between these, and what is clearly below the best goes all the same
-    mixed = np.concatenate([np.zeros(45), np.full(50, 0.5), np.full(5, 0.8)])
+    mixed = np.concatenate([np.zeros(40), np.full(40, 0.5), np.full(20, 0.8)])
     assert natural_threshold(mixed, np.ones(100), np.full(100, 0.8)) == 0.75
     # unless too few starts would be left with a rollout
     assert natural_threshold(mixed, np.ones(100), mixed) < 0.75

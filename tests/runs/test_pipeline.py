@@ -270,6 +270,19 @@ def test_where_nothing_is_to_be_chosen_there_are_no_options(finished_run: Path) 
 
 
 @pytest.mark.usefixtures("no_training")
+def test_where_a_clone_of_the_log_is_kept_the_result_the_folder_and_the_graph_clone_say_so(
+    without_certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "best_candidate", lambda certificates: "log")
+    result, run = fit(small_log(), SMALL, folder=without_certificate), RunFolder(without_certificate)
+    assert result.summary == run.summary()
+    assert result.summary.policy == "log"
+    states = small_log().observations
+    for policy, name in ((result.policy, "log"), (load_policy(run.policy), "log"), (result.graph_clone, "bats")):
+        assert np.array_equal(policy.predict(states), load_policy(run.candidate(name)).predict(states))
+
+
+@pytest.mark.usefixtures("no_training")
 def test_a_run_without_a_certificate_has_no_files_of_one(without_certificate: Path) -> None:
     result = fit(small_log(), replace(SMALL, certificate=None), folder=without_certificate)
     assert result.config.certificate is None

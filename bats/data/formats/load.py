@@ -109,12 +109,13 @@ def _read(source: Source, name: str, columns: ColumnMap | None, budget: MemoryBu
 
 def _read_columns(table: Mapping[str, ArrayLike], columns: ColumnMap) -> RawLog:
     """The mapped columns of a table in memory, such as a DataFrame as a dictionary."""
-    header = [str(name) for name in table]
+    by_name = {str(name): column for name, column in table.items()}  # a DataFrame may number its columns
+    header = list(by_name)
     columns = columns.checked(header)
     fields = {}
     for field, names in columns.by_field():
         with library_call("columns of equal length", field=field):  # NumPy is asked to join whatever is there
-            parts = [np.asarray(table[name]) for name in names]
+            parts = [np.asarray(by_name[name]) for name in names]
             fields[field] = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
     ids = fields.get("episode")
     if ids is not None and ids.dtype.kind == "O":  # as a DataFrame holds texts
