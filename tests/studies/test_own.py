@@ -60,7 +60,7 @@ def test_bats_and_a_baseline_are_measured_by_the_same_model_and_nothing_is_done_
         assert one.lower is not None
         assert one.upper is not None
         assert floor <= one.lower <= one.upper <= ceiling + 1e-9
-        assert 0 <= one.leaves_support <= 1
+        assert 0 <= one.in_model.leaves_support <= 1
     # a clone of the log's random actions is nearer to them than the graph's policy
     assert known[1].action_error < known[0].action_error
     before = folder_bytes(tmp_path)
