@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,9 +20,10 @@ from bats.bounds.cloned_policy import CloneRollouts, model_return
 from bats.bounds.error_calibration import MIN_FACTOR
 from bats.bounds.error_estimates import ErrorEstimator
 from bats.bounds.graph_policy import bound_graph, unknown_errors
-from bats.bounds.sandwich import ErrorBounds, ValueBounds, sandwich
+from bats.bounds.sandwich import ErrorBounds, GraphBounds, ValueBounds, sandwich
 from bats.config import CertificateConfig, Config
 from bats.errors import DataError
+from bats.graph.mdp import TabularMDP
 from bats.graph.solve import Solution, possible_rewards, smallest_and_largest
 from bats.planning.context import PlanningContext
 from bats.policy.files import policy_checksum
@@ -30,6 +32,17 @@ from bats.streams import Stream, generator
 
 MODEL_ROLLOUTS = 256
 """rollouts in the model that show what a policy would earn if the model were right"""
+
+
+@dataclass(frozen=True, eq=False)
+class CloneBounds:
+    """What is known of a clone."""
+
+    bounds: ValueBounds
+    factors: CalibrationFactors
+    comparable_lower: float
+    problem: str
+    """why the bounds say nothing; empty if they say something"""
 
 
 def certify(
@@ -48,28 +61,21 @@ def certify(
     could be bounded, where that is so, is the first reason to hold.
     """
     mdp, settings = solution.mdp, config.certificate or CertificateConfig()
-    total, estimator, unknown = 1 + len(clones), None, ""
     try:
         estimator = ErrorEstimator.of(solution, context, config, seed=seed, progress=progress)
-        progress("computing bounds", 0, total)
-        graph, graph_factors = bound_graph(solution, estimator)
     except DataError as error:
         # no stitch is trusted, and of the clones only what rewards allow is known
         graph = sandwich(mdp, ErrorBounds(*unknown_errors(mdp), settings.reward_range), solution.policy)
         graph_factors = CalibrationFactors(math.inf, math.inf, 0)
-        unknown = f"Bounds cannot be computed: expected {error.expected}, found {error.found}."
-    floor, ceiling, at = graph.floor, graph.ceiling, mdp.starts
-    rollouts = {}
-    for number, (name, clone) in enumerate(clones.items(), 1):
-        progress("computing bounds", number, total)
-        if estimator is not None:
-            rollouts[name] = CloneRollouts.of(solution, clone, estimator)
-    factors = {name: of_clone.factors() for name, of_clone in rollouts.items()}
-    # where no factors are known, the smallest ones still compare
-    known = [one for one in factors.values() if one.known] or [CalibrationFactors(MIN_FACTOR, 1.0, 0)]
-    shared = CalibrationFactors.largest(known)
+        problem = f"Bounds cannot be computed: expected {error.expected}, found {error.found}."
+        found = dict.fromkeys(clones, _nothing_known(mdp, graph, problem))
+    else:
+        progress("computing bounds", 0, 1 + len(clones))
+        graph, graph_factors = bound_graph(solution, estimator)
+        found = _bound_clones(solution, clones, estimator, graph, progress)
+    at = mdp.starts
     drawn = generator(seed, Stream.MODEL_ROLLOUTS).choice(at, MODEL_ROLLOUTS, p=mdp.start_weights)
-    simulate = partial(
+    in_model = partial(
         model_return,
         starts=mdp.states[drawn],
         dynamics=context.dynamics,
@@ -79,35 +85,57 @@ def certify(
     )
     certificates = {}
     for name, clone in clones.items():
-        if estimator is None:
-            lower, upper = (np.full(mdp.state_count, value) for value in (floor, ceiling))
-            comparable = cloned = ValueBounds(lower, upper, floor, ceiling, at, mdp.start_weights)
-            own = graph_factors
-        else:
-            own = factors[name]
-            cloned, comparable = (rollouts[name].bounds(by, floor=floor, ceiling=ceiling) for by in (own, shared))
-            few = f"Only {own.windows:,} windows of held-out rows could be compared with the model. These are too few "
-            few += f"for {settings.confidence:.0%} confidence; use a larger log."
-            unknown = "" if own.known else few
+        known, bounds = found[name], found[name].bounds
         coverage = float(mdp.start_weights @ (clone.support_distance(mdp.states[at]) <= 1))
-        reasons = reasons_to_hold(cloned, logged_value=logged_value, coverage=coverage)
-        ends = (values[at] for values in (graph.lower, graph.upper, cloned.lower, cloned.upper))
+        reasons = reasons_to_hold(bounds, logged_value=logged_value, coverage=coverage)
+        ends = (values[at] for values in (graph.lower, graph.upper, bounds.lower, bounds.upper))
         certificates[name] = Certificate(
-            reasons=(unknown, *reasons) if unknown else reasons,
-            clone=cloned.start,
+            reasons=(known.problem, *reasons) if known.problem else reasons,
+            clone=bounds.start,
             graph=graph.start,
             logged_value=logged_value,
             coverage=min(coverage, 1.0),
             share_on_stitches=graph.share_on_stitches,
-            floor=floor,
-            ceiling=ceiling,
+            floor=graph.floor,
+            ceiling=graph.ceiling,
             confidence=settings.confidence,
             graph_factors=graph_factors,
-            clone_factors=own,
-            in_model=simulate(clone),
-            comparable_lower=comparable.start.lower,
+            clone_factors=known.factors,
+            in_model=in_model(clone),
+            comparable_lower=known.comparable_lower,
             policy=policy_checksum(clone),
             at_starts=StartBounds(at, mdp.start_weights, *ends),
         )
-    progress("computing bounds", total, total)
     return certificates
+
+
+def _nothing_known(mdp: TabularMDP, graph: GraphBounds, problem: str) -> CloneBounds:
+    """Of a clone of which only the floor and the ceiling are known."""
+    lower, upper = (np.full(mdp.state_count, value) for value in (graph.floor, graph.ceiling))
+    bounds = ValueBounds(lower, upper, graph.floor, graph.ceiling, mdp.starts, mdp.start_weights)
+    return CloneBounds(bounds, CalibrationFactors(math.inf, math.inf, 0), graph.floor, problem)
+
+
+def _bound_clones(
+    solution: Solution,
+    clones: Mapping[str, Policy],
+    estimator: ErrorEstimator,
+    graph: GraphBounds,
+    progress: Progress,
+) -> dict[str, CloneBounds]:
+    """Each clone with its own factors, and with factors that all of them share."""
+    rollouts, limits = {}, {"floor": graph.floor, "ceiling": graph.ceiling}
+    for number, (name, clone) in enumerate(clones.items(), 1):
+        progress("computing bounds", number, 1 + len(clones))
+        rollouts[name] = CloneRollouts.of(solution, clone, estimator)
+    factors = {name: of_clone.factors() for name, of_clone in rollouts.items()}
+    # where no factors are known, the smallest ones still compare
+    known = [one for one in factors.values() if one.known] or [CalibrationFactors(MIN_FACTOR, 1.0, 0)]
+    shared, found = CalibrationFactors.largest(known), {}
+    for name, own in factors.items():
+        bounds, comparable = (rollouts[name].bounds(by, **limits) for by in (own, shared))
+        few = f"Only {own.windows:,} windows of held-out rows could be compared with the model. These are too few "
+        few += f"for {estimator.settings.confidence:.0%} confidence; use a larger log."
+        found[name] = CloneBounds(bounds, own, comparable.start.lower, "" if own.known else few)
+    progress("computing bounds", 1 + len(clones), 1 + len(clones))
+    return found
