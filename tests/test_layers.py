@@ -29,7 +29,7 @@ NEURAL = (
     *("networks.files", "networks.mlp", "networks.training", "model", "metric.bisimulation", "metric.calibration"),
     *("planning", "stitching.acceptance", "stitching.loop", "stitching.metric_refresh", "stitching.sources"),
     *("policy.cloning", "bounds.certify", "bounds.choose_penalty", "bounds.cloned_policy", "bounds.error_calibration"),
-    *("bounds.error_estimates", "bounds.graph_policy", "runs.candidates", "runs.pipeline", "runs.reuse"),
+    *("bounds.error_estimates", "bounds.graph_policy", "runs.policy_selection", "runs.pipeline", "runs.reuse"),
     *("runs.variants", "studies"),
     *("baselines.core", "baselines.networks", "baselines.methods", "baselines.model", "baselines.catalogue"),
     *("baselines.training", "baselines.runs", "baselines.online"),

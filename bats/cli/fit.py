@@ -17,7 +17,7 @@ from bats.cli.settings import add_settings, read_settings
 from bats.graph.rollouts import ends_in_dead_end, roll_out, stitched_share
 from bats.policy.policy import Policy
 from bats.runs.folder import RunFolder
-from bats.runs.records import CANDIDATE_NAMES, CANDIDATES, seconds_by_stage
+from bats.runs.records import COMPARED, POLICY_NAMES, seconds_by_stage
 from bats.runs.result import Result
 from bats.stitching.history import MAX_FAILED_PLANS
 from bats.stitching.records import SHARE_STEPS, RoundRecord
@@ -84,7 +84,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
         **_dead_end_facts(result),
         "penalty": f"{mdp.penalty:.6g} of reward per unit of error",
         **_option_facts(result.options),
-        **_candidate_facts(result, RunFolder(folder)),
+        **_selection_facts(result),
         **policy_facts(result.policy, folder / "policy.safetensors"),
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in seconds_by_stage(result.timings).items()),
         "folder": str(folder),
@@ -105,7 +105,7 @@ def print_result(result: Result, folder: Path, out: Console) -> None:
 
 def _length_facts(result: Result) -> dict[str, str]:
     """How many actions a stitch could have, and what chose that."""
-    longest = max((record.max_length or 0 for record in result.records), default=0)
+    longest = max((record.max_length for record in result.records), default=0)
     why = "chosen by the model's errors on held-out rows" if result.config.stitch.max_length is None else "as set"
     if result.mdp.action_count is not None:
         why += ", and as many as all sequences of discrete actions can be searched for"
@@ -138,9 +138,10 @@ def _dead_end_facts(result: Result) -> dict[str, str]:
     return {"rollouts that end in a dead end": f"{share:.1%} of the start weight"} if share else {}
 
 
-def _candidate_facts(result: Result, run: RunFolder) -> dict[str, str]:
+def _selection_facts(result: Result) -> dict[str, str]:
     """The bounds of the policies that were compared, and which of them was kept."""
-    found = {name: load_certificate(run.certificates / name) for name in CANDIDATES}
+    run = RunFolder(result.folder)
+    found = {name: load_certificate(run.certificates / name) for name in COMPARED}
     bounds = [
         f"{name} {one.clone.lower:.4g} to {one.clone.upper:.4g}, {one.in_model.value:.4g} in the model"
         for name, one in found.items()
@@ -148,7 +149,7 @@ def _candidate_facts(result: Result, run: RunFolder) -> dict[str, str]:
     ]
     if len(bounds) < 2:
         return {}
-    return {"policies compared": "; ".join(bounds), "policy kept": CANDIDATE_NAMES[result.summary.policy]}
+    return {"policies compared": "; ".join(bounds), "policy kept": POLICY_NAMES[result.summary.policy]}
 
 
 def policy_facts(policy: Policy, file: Path) -> dict[str, str]:

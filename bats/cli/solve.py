@@ -22,7 +22,7 @@ from bats.graph.rollouts import roll_out, stitched_share, undiscounted_return
 from bats.graph.solve import logged_value, policy_iteration, value_of_dead_ends
 from bats.policy.files import load_policy, policy_paths, save_policy
 from bats.runs.folder import RunFolder
-from bats.runs.records import CANDIDATES
+from bats.runs.records import COMPARED
 from bats.runs.result import Changes, solve_again
 from bats.storage.atomic import refuse_existing
 
@@ -217,7 +217,7 @@ def _checked_name(name: str) -> str:
         raise SettingError(f"--name may contain only {allowed}; got '{name}'.")
     if len(name) > MAX_NAME:
         raise SettingError(f"--name may have at most {MAX_NAME} letters; got {len(name)}.")
-    if name in CANDIDATES:
+    if name in COMPARED:
         raise SettingError(f"The name {name} belongs to one of the run's own policies; give another one with --name.")
     return name
 

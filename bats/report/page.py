@@ -25,7 +25,7 @@ from bats.report.html import Page, Section, Table, Tile, render, side_by_side
 from bats.report.maps import maps_section
 from bats.report.policy import evaluation_section, policy_section, returns_figure, rollouts_section
 from bats.report.rounds import UNFOLDED, model_section, rounds_facts, rounds_sections, value_by_round
-from bats.report.verdict import candidates_section, variants_section, verdict_section, verdicts_section
+from bats.report.verdict import selection_section, variants_section, verdict_section, verdicts_section
 from bats.stitching.records import SHARE_STEPS
 from bats.storage.atomic import write_text
 
@@ -61,7 +61,7 @@ def run_page(run: Contents) -> Page:
     # first what to do, then what happened in the order in which it happened, last what to look up
     sections = [
         verdict_section(run),
-        candidates_section(run),
+        selection_section(run),
         log_section(run),
         model_section(run),
         *rounds_sections(run),

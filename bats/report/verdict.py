@@ -12,7 +12,7 @@ from bats.bounds.sandwich import StartValue
 from bats.report import plots
 from bats.report.contents import Contents, evenly_spaced
 from bats.report.html import Figure, Section, Table, side_by_side
-from bats.runs.records import CANDIDATE_NAMES, CANDIDATES
+from bats.runs.records import COMPARED, POLICY_NAMES
 
 MAX_STARTS = 2000
 """drawn one by one, at most"""
@@ -40,14 +40,14 @@ def verdict_section(run: Contents) -> Section | None:
     )
 
 
-def candidates_section(run: Contents) -> Section | None:
+def selection_section(run: Contents) -> Section | None:
     """The policies that the run compared, and which of them is its policy; None where there was one alone."""
-    compared = {name: one for name in CANDIDATES if (one := run.variants.get(name)) is not None}
+    compared = {name: one for name in COMPARED if (one := run.variants.get(name)) is not None}
     if len(compared) < 2:
         return None
     rows = [
         (
-            CANDIDATE_NAMES[name],
+            POLICY_NAMES[name],
             f"{one.clone.lower:.6g}",
             f"{one.clone.upper:.6g}",
             f"{one.comparable_lower:.6g}",
@@ -58,7 +58,7 @@ def candidates_section(run: Contents) -> Section | None:
         for name, one in compared.items()
     ]
     text = (
-        f"This run's policy is {CANDIDATE_NAMES[run.summary.policy]}. The policy with the best lower bound is kept; to "
+        f"This run's policy is {POLICY_NAMES[run.summary.policy]}. The policy with the best lower bound is kept; to "
         "compare them, all bounds have the same calibration factors. If these bounds are alike, a clone of the log is "
         "kept only if its value in the model, which is no bound, is higher by more than the model's members disagree."
     )
@@ -69,7 +69,7 @@ def candidates_section(run: Contents) -> Section | None:
 
 def variants_section(run: Contents) -> Section | None:
     """Further policies and certificates of the same run; None where there are none."""
-    variants = {name: one for name, one in run.variants.items() if name not in CANDIDATES}
+    variants = {name: one for name, one in run.variants.items() if name not in COMPARED}
     if not variants:
         return None
     rows = [

@@ -314,7 +314,7 @@ class RunFolder:
         """The penalties and tolerances that were compared, best first; none where nothing was to be chosen."""
         return read_lines(Option, self._options)
 
-    def candidate(self, name: str) -> Path:
+    def compared(self, name: str) -> Path:
         """The file of a policy that is compared with others."""
         return self.policies / f"{name}.safetensors"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bats.errors import DataError
-from bats.runs.records import CANDIDATES
+from bats.runs.records import COMPARED
 from bats.storage.atomic import opened
 from bats.storage.json_records import read_record, write_record
 from bats.storage.tensors import read_facts
@@ -36,8 +36,8 @@ RESULTS = (
     "rollouts.safetensors",
     "certificate.json",
     "bounds.safetensors",
-    *(f"policies/{name}.{kind}" for name in CANDIDATES for kind in ("safetensors", "json")),
-    *(f"certificates/{name}/{file}" for name in CANDIDATES for file in ("certificate.json", "bounds.safetensors")),
+    *(f"policies/{name}.{kind}" for name in COMPARED for kind in ("safetensors", "json")),
+    *(f"certificates/{name}/{file}" for name in COMPARED for file in ("certificate.json", "bounds.safetensors")),
     "finished.json",
 )
 """files that stages leave; any other file is somebody's own"""

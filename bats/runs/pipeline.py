@@ -45,9 +45,9 @@ from bats.policy.files import load_policy, save_policy
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 from bats.presets import preset
-from bats.runs.candidates import best_candidate, candidate_names, clone_log
 from bats.runs.folder import RunFolder
 from bats.runs.interrupts import noted_interrupts, stoppable
+from bats.runs.policy_selection import clone_log, policies_to_compare, select_policy
 from bats.runs.records import BATS, CLONED_SHARES, Header, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric, value_of_log
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
@@ -107,7 +107,7 @@ def fit(
             policies = cloned(job, solution)
             summary = summarized(job, log, solution, options[0])
             certificates = certified(job, solution, policies, model, summary)
-            name = best_candidate(certificates) if certificates else BATS
+            name = select_policy(certificates) if certificates else BATS
             policy, certificate, summary = policies[name], certificates.get(name), replace(summary, policy=name)
             run.keep(policy, certificate)
             run.finish(summary)
@@ -281,8 +281,8 @@ def cloned(job: Job, solution: Solution) -> dict[str, Policy]:
     """The clone of the graph's policy, and clones of the log where bounds can compare them; saved ones are loaded."""
     run, config, progress, policies = job.run, job.config, job.progress, {}
     support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
-    for name in candidate_names(job.dataset, config):
-        file = run.candidate(name)
+    for name in policies_to_compare(job.dataset, config):
+        file = run.compared(name)
         if file.exists():
             policies[name] = load_policy(file)
             continue

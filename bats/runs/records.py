@@ -25,8 +25,8 @@ BATS = "bats"
 """name of the clone of the stitched graph's policy"""
 CLONED_SHARES = {"log": 1.0, "best-tenth": 0.1}
 """names of clones of the log that it is compared with, and the share of the log that is cloned"""
-CANDIDATES = (BATS, *CLONED_SHARES)
-CANDIDATE_NAMES = {
+COMPARED = (BATS, *CLONED_SHARES)
+POLICY_NAMES = {
     BATS: "the clone of the stitched graph's policy",
     "log": "the clone of the whole log",
     "best-tenth": "the clone of the log's best tenth",
@@ -142,7 +142,7 @@ class Summary:
     metric: tuple[float, ...]
     """weight of each component of a state; of ordinary steps where the metric was learned"""
     policy: str
-    """which of the candidates is the run's policy"""
+    """which of the compared policies is the run's policy"""
 
 
 @dataclass(frozen=True, eq=False)

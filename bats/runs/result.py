@@ -76,7 +76,7 @@ class Result:
     @property
     def graph_clone(self) -> Policy:
         """The clone of the graph's policy, also where another policy was kept."""
-        return self.policy if self.summary.policy == BATS else load_policy(RunFolder(self.folder).candidate(BATS))
+        return self.policy if self.summary.policy == BATS else load_policy(RunFolder(self.folder).compared(BATS))
 
     @property
     def value(self) -> float:

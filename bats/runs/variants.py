@@ -74,8 +74,8 @@ def certify_again(
         reasons.append("its graph was solved with other settings than the run's; use `bats-rl fit --reuse` instead")
     if reasons:
         raise SettingError(f"This policy cannot be certified: {'; '.join(reasons)}.")
-    clones, model = {"": clone}, load_model(run.model)
-    return certify_solved(run, solve_again(run), clones, model, summary, config, progress)[""]
+    clones, model = {"policy": clone}, load_model(run.model)
+    return certify_solved(run, solve_again(run), clones, model, summary, config, progress)["policy"]
 
 
 def _interface(policy: Policy) -> dict[str, str]:

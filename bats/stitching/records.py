@@ -93,8 +93,8 @@ class RoundRecord:
     """of the steps of the policy's rollouts from the starts"""
     states: int
     edges: int
-    max_length: int | None = None
-    """most actions that its stitches could have; None in older runs"""
+    max_length: int
+    """most actions that its stitches could have"""
 
     @classmethod
     def of(

@@ -166,7 +166,7 @@ def _fit_bats(
                 found = compare(result.policy, environment, run=run, episodes=episodes, progress=progress)
                 found.save(run.evaluation)
             if result.summary.policy != STITCHED and not _stitched_evaluation(run).exists():
-                stitched = load_policy(run.candidate(STITCHED))
+                stitched = load_policy(run.compared(STITCHED))
                 found = compare(stitched, environment, episodes=episodes, progress=progress)
                 found.save(_stitched_evaluation(run))
 

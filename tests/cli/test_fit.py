@@ -18,7 +18,7 @@ from bats.cli.main import main
 from bats.data.formats.hdf5 import write_hdf5
 from bats.policy.files import load_policy
 from bats.runs.folder import RunFolder
-from bats.runs.records import CANDIDATES
+from bats.runs.records import COMPARED
 from bats.runs.result import load_result
 from bats.runs.variants import clone_again
 from bats.stitching.records import RoundRecord
@@ -35,8 +35,8 @@ RUN = "runs/small-red--0"
 LATER = (
     *("attempts/round-0002.safetensors", "attempts/round-0003.safetensors"),
     *("mdp/round-0002.safetensors", "mdp/round-0003.safetensors"),
-    *(f"policies/{name}.{kind}" for name in CANDIDATES for kind in ("safetensors", "json")),
-    *(f"certificates/{name}/{file}" for name in CANDIDATES for file in ("certificate.json", "bounds.safetensors")),
+    *(f"policies/{name}.{kind}" for name in COMPARED for kind in ("safetensors", "json")),
+    *(f"certificates/{name}/{file}" for name in COMPARED for file in ("certificate.json", "bounds.safetensors")),
     *("policy.safetensors", "policy.json", "rollouts.safetensors"),
     *("certificate.json", "bounds.safetensors", "finished.json"),
 )
@@ -86,9 +86,9 @@ def test_an_interrupted_fit_continues_and_ends_as_one_from_python_does(
     assert mine.keys() == expected.keys()
     # these name the log, or say how long the run took
     named = {"run.json", "policy.json", "policy.safetensors", "timings.jsonl"}
-    named |= {f"policies/{name}.{kind}" for name in CANDIDATES for kind in ("json", "safetensors")}
+    named |= {f"policies/{name}.{kind}" for name in COMPARED for kind in ("json", "safetensors")}
     checked = {"certificate.json", "bounds.safetensors"}  # these have the checksum of the policy
-    checked |= {f"certificates/{name}/{file}" for name in CANDIDATES for file in checked}
+    checked |= {f"certificates/{name}/{file}" for name in COMPARED for file in checked}
     assert {name for name in expected if mine[name] != expected[name]} == {"files.json", *named, *checked}
     policy, expected_policy = (load_policy(folder / "policy.safetensors") for folder in (run, finished_run))
     states = small_log().observations
@@ -136,7 +136,7 @@ def test_starting_again_says_so_and_prints_the_same_facts(run: Path, capsys: pyt
     shown = facts(printed)
     assert shown["stitches tried"] == str(sum(record.tried for record in records))
     assert shown["accepted"] == str(sum(record.accepted for record in records))
-    assert shown["actions of a stitch"] == f"at most {max(record.max_length or 0 for record in records)} (as set)"
+    assert shown["actions of a stitch"] == f"at most {max(record.max_length for record in records)} (as set)"
     assert shown["optimal value with stitches"] == f"{records[-1].value:.6g}"  # nothing is pruned
     assert shown["optimal value without stitches"] == f"{summary.log_value:.6g}"
     assert shown["value of the log at the starts"].startswith(f"{summary.logged_value:.6g} ")

@@ -122,3 +122,16 @@ def test_the_step_limit_counts_from_the_nearest_first_state() -> None:
     policy = first_edges(mdp)
     assert reachable(mdp, policy, np.array([0])).tolist() == list(range(rollouts.MAX_STEPS))
     assert reachable(mdp, policy, np.array([0, 600])).tolist() == list(range(length))
+
+
+@given(mdp=random_mdps(), steps=st.integers(0, 30))
+@settings(deadline=None)
+def test_rollouts_that_end_in_dead_ends_are_those_that_stop_early_without_a_termination(
+    mdp: TabularMDP, steps: int
+) -> None:
+    policy, states = policy_iteration(mdp).policy, np.arange(mdp.state_count)
+    rolled_out = roll_out(mdp, policy, states, steps)
+    last = [edges[edges != NO_EDGE][-1:] for edges in rolled_out.edge]
+    terminated = np.array([len(edge) > 0 and mdp.discount[edge[0]] == 0 for edge in last])
+    expected = (rolled_out.length < steps) & ~terminated
+    assert np.array_equal(ends_in_dead_end(mdp, policy, states, steps), expected)

@@ -45,7 +45,7 @@ def attempts(errors: list[float]) -> Attempts:
 
 
 def record(number: int) -> RoundRecord:
-    return RoundRecord(number, 1, 1, 1, 1, {}, 0.1, 8.1, 8.1 + number / 10, 0.5, 3, 3 + number)
+    return RoundRecord(number, 1, 1, 1, 1, {}, 0.1, 8.1, 8.1 + number / 10, 0.5, 3, 3 + number, 3)
 
 
 def add_round(run: RunFolder, number: int, errors: list[float] | None = None) -> None:

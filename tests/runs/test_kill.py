@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from bats.runs.records import CANDIDATES
+from bats.runs.records import COMPARED
 
 ROOT = Path(__file__).parents[2]
 MIN_KILLS = 30
@@ -139,8 +139,8 @@ def test_a_run_killed_at_every_file_and_at_random_moments_ends_as_one_left_alone
         "rollouts.safetensors",
         "run.json",
         "settings.json",
-        *(f"policies/{name}.{kind}" for name in CANDIDATES for kind in ("json", "safetensors")),
-        *(f"certificates/{name}/{file}" for name in CANDIDATES for file in ("bounds.safetensors", "certificate.json")),
+        *(f"policies/{name}.{kind}" for name in COMPARED for kind in ("json", "safetensors")),
+        *(f"certificates/{name}/{file}" for name in COMPARED for file in ("bounds.safetensors", "certificate.json")),
     ]
     assert sorted(expected) == sorted(rounds + others)
 

@@ -26,7 +26,7 @@ from bats.policy.files import load_policy
 from bats.runs import pipeline
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import Job, fit, own_penalty, penalty_unit, solved_log
-from bats.runs.records import CANDIDATES, Header
+from bats.runs.records import COMPARED, Header
 from bats.runs.result import Result, load_result
 from bats.stitching.records import RoundRecord
 from tests.cli.lying_run import lying_log
@@ -35,8 +35,8 @@ from tests.runs.relisted import relisted
 from tests.small_runs import SMALL, small_log
 
 CERTIFICATE, POLICY = ("certificate.json", "bounds.safetensors"), ("policy.safetensors", "policy.json")
-CERTIFICATES = tuple(f"certificates/{name}/{file}" for name in CANDIDATES for file in CERTIFICATE)
-CLONES = tuple(f"policies/{name}{Path(file).suffix}" for name in CANDIDATES for file in POLICY)
+CERTIFICATES = tuple(f"certificates/{name}/{file}" for name in COMPARED for file in CERTIFICATE)
+CLONES = tuple(f"policies/{name}{Path(file).suffix}" for name in COMPARED for file in POLICY)
 AFTER_CLONING = (*CERTIFICATES, *POLICY, *CERTIFICATE, "finished.json")
 AFTER_STITCHING = (*CLONES, "rollouts.safetensors", *AFTER_CLONING)
 """files that are made after a stage"""
@@ -273,13 +273,13 @@ def test_where_nothing_is_to_be_chosen_there_are_no_options(finished_run: Path) 
 def test_where_a_clone_of_the_log_is_kept_the_result_the_folder_and_the_graph_clone_say_so(
     without_certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "best_candidate", lambda certificates: "log")
+    monkeypatch.setattr(pipeline, "select_policy", lambda certificates: "log")
     result, run = fit(small_log(), SMALL, folder=without_certificate), RunFolder(without_certificate)
     assert result.summary == run.summary()
     assert result.summary.policy == "log"
     states = small_log().observations
     for policy, name in ((result.policy, "log"), (load_policy(run.policy), "log"), (result.graph_clone, "bats")):
-        assert np.array_equal(policy.predict(states), load_policy(run.candidate(name)).predict(states))
+        assert np.array_equal(policy.predict(states), load_policy(run.compared(name)).predict(states))
 
 
 @pytest.mark.usefixtures("no_training")

@@ -26,19 +26,19 @@ from bats.policy.cloning import clone
 from bats.policy.demonstrations import best_episodes, logged_rows
 from bats.policy.policy import Policy
 from bats.policy.support import Support
-from bats.runs.records import BATS, CANDIDATES
+from bats.runs.records import BATS, COMPARED
 
-ALIKE = 0.01
+ALIKE_BOUNDS = 0.01
 """lower bounds that differ by no more than this share of the range of possible values are alike"""
 UPDATES_DIVISOR = 4
 """a clone of logged rows has a quarter of the updates: it only has to show whether stitching is worth it"""
 
 
-def candidate_names(log: Dataset, config: Config) -> tuple[str, ...]:
+def policies_to_compare(log: Dataset, config: Config) -> tuple[str, ...]:
     """The policies to compare: without bounds nothing can be compared, and of one episode the best tenth is all."""
     if config.certificate is None:
         return (BATS,)
-    return CANDIDATES if log.episode_count > 1 else CANDIDATES[:-1]
+    return COMPARED if log.episode_count > 1 else COMPARED[:-1]
 
 
 def clone_log(
@@ -51,7 +51,7 @@ def clone_log(
     return replace(policy, support=support, card={**policy.card, "log": log.name, "share_cloned": share})
 
 
-def best_candidate(certificates: Mapping[str, Certificate]) -> str:
+def select_policy(certificates: Mapping[str, Certificate]) -> str:
     """The first policy, or one that is clearly better than it; of several, the later ones only if better still."""
     first, *others = certificates
     best = first
@@ -64,6 +64,6 @@ def best_candidate(certificates: Mapping[str, Certificate]) -> str:
 def clearly_better(one: Certificate, other: Certificate) -> bool:
     """Whether a policy has a better lower bound than another or, where these are alike, a better value in the model."""
     gain = one.comparable_lower - other.comparable_lower
-    if abs(gain) > ALIKE * (one.ceiling - one.floor):
+    if abs(gain) > ALIKE_BOUNDS * (one.ceiling - one.floor):
         return gain > 0
     return one.in_model.value - other.in_model.value > one.in_model.disagreement + other.in_model.disagreement
