@@ -97,8 +97,11 @@ def kernel_distance(one: Float[Array, "n B A"], other: Float[Array, "m B A"], wi
     """Maximum mean discrepancy of two samples of actions in each state, with the kernel exp(-d^2 / (2 width))."""
 
     def similarity(left: Float[Array, "n B A"], right: Float[Array, "m B A"]) -> Float[Array, "B"]:
-        squares = ((left[:, None] - right[None]) ** 2).sum(axis=-1)
-        return jnp.exp(-squares / (2 * width)).mean(axis=(0, 1))
+        # |l - r|^2 = |l|^2 + |r|^2 - 2 l.r: products of matrices, where all differences would need A times the memory
+        products = jnp.einsum("nba,mba->bnm", left, right, precision="highest")
+        of_left, of_right = ((sample**2).sum(axis=-1).T for sample in (left, right))
+        squares = of_left[:, :, None] + of_right[:, None, :] - 2 * products
+        return jnp.exp(-squares / (2 * width)).mean(axis=(1, 2))
 
     return jnp.sqrt(similarity(one, one) + similarity(other, other) - 2 * similarity(one, other) + 1e-6)
 
