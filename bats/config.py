@@ -129,9 +129,9 @@ class ModelConfig(Settings):
     """How the dynamics ensemble is built and trained."""
 
     members: Annotated[int, between(1, 1000)] = 7
-    """number of networks that are trained"""
+    """number of networks to train"""
     elites: Count = 5
-    """number of networks that are kept, those with the lowest validation error"""
+    """number of networks to keep, those with the lowest validation error"""
     hidden: tuple[Units, ...] = (200, 200, 200, 200)
     """units of the hidden layers"""
     linear: bool = True
@@ -141,24 +141,23 @@ class ModelConfig(Settings):
     updates: Count = 11_000
     """training updates; a log of more than a million rows gets more, see `--model.passes`"""
     passes: Annotated[float, between(0, 1000)] = 2.8
-    """minimum number of passes over the log; where `updates` makes fewer, training takes this many instead, or a
-    few more"""
+    """minimum number of passes over the log; if `updates` is too small for them, training makes more updates"""
     learning_rate: Annotated[float, Rule("positive and at most 1", lambda number: 0 < number <= 1)] = 2e-3
     """peak learning rate"""
     schedule: Literal["cosine", "constant"] = "cosine"
     """learning rate schedule; cosine: warm-up, then decay to a hundredth of the peak over all updates"""
     variance_weight: Share = 0.5
     """the likelihood of a row is weighted by its predicted variance to this power. 0: plain likelihood [the paper],
-    which neglects rows that are hard to predict, such as contacts. 1: all rows have the same
-    weight, as with a squared error"""
+    in which rows that are hard to predict, such as contacts, hardly count. 1: all rows have the same weight, as with a
+    squared error"""
     weight_decay: NonNegative = 0.0
     """L2 penalty on the weights"""
     evaluate_every: Count | None = 500
     """updates between two evaluations on the validation rows; none: one pass over the log"""
     patience: Count = 20
-    """training stops after this many evaluations in which no network improved"""
+    """training stops after this many evaluations in a row in which no network improved"""
     validation_measure: Literal["absolute", "squared"] = "absolute"
-    """error on the validation rows; squared errors are dominated by the few contact rows"""
+    """absolute or squared error on the validation rows; rows that are hard to predict dominate squared errors"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,18 +172,21 @@ class CandidateConfig(Settings):
     """Which pairs of states are candidates for a stitch."""
 
     branching: Count | None = 1
-    """maximum number of edges that are followed in each state, the best ones first; none: all edges [the paper]"""
+    """maximum number of edges that the search for candidates follows from each state, best first; none: all edges
+    [the paper]"""
     lengths: Literal["longest", "all"] = "longest"
-    """which states of a path become targets. A path goes to a neighbour and follows the policy from there. longest:
-    only its last state, so that the planner has as many actions as possible; all: every state of it [the paper]"""
+    """which states of a path become targets. A path follows edges from the source, steps to a neighbour and follows
+    edges from there. longest: only its last state, so that the planner has as many actions as possible; all: each of
+    its states [the paper]"""
     impact: Literal["advantage", "value"] = "advantage"
-    """how a candidate's gain is estimated. advantage: with the rewards along the path; value: V(target) > V(state that
-    the policy reaches in the same number of steps) [the paper]"""
+    """when a candidate counts as a gain. advantage: if the rewards along its path and V(target) together exceed
+    V(source) and the expected penalty; value: if V(target) > V(state that the policy reaches in the same number of
+    steps) [the paper]"""
     skip: CountOrZero = 3
-    """treat this many next states of the policy's own rollout as neighbours too, to find shortcuts in slow data;
+    """number of next states on the policy's own rollout that also count as neighbours, to find shortcuts in slow data;
     0: none [the paper]"""
     per_source: Count | None = 6
-    """maximum number of candidates per source state, the best ones first; none: all"""
+    """maximum number of candidates per source state, best first; none: all"""
 
 
 @dataclass(frozen=True)
@@ -192,11 +194,12 @@ class NeighbourConfig(Settings):
     """Which states are neighbours [the graph G_epsilon]."""
 
     count: Count | None = 8
-    """number of nearest states at each scale; none: all states within the radius"""
+    """number of nearest states for each of the `scales`; none: all states within the `radius`"""
     radius: PositiveOrInfinite | None = None
     """maximum distance of a neighbour [epsilon]; none: no limit"""
     scales: Annotated[tuple[float, ...], _SCALES] = (1.0, 0.1, 0.02, 0.005)
-    """fractions of the states that are searched; a search in fewer states finds neighbours that are farther away"""
+    """fractions of the states that are searched, one search for each; a search among fewer states finds more distant
+    neighbours"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,18 +213,18 @@ class StitchConfig(Settings):
     """How the log is stitched."""
 
     rounds: Count = 40
-    """number of rounds; each round solves the graph, searches candidates and plans stitches [n]; recovery
-    rounds follow"""
+    """number of rounds [n]; each round solves the graph, searches for candidates and plans stitches. Recovery rounds
+    follow"""
     recovery_rounds: CountOrZero = 10
-    """additional rounds that stitch states near the policy's rollouts back to these rollouts; they help a cloned policy
-    that drifts away from them"""
+    """additional rounds that stitch states near the policy's rollouts back to these rollouts, for a cloned policy that
+    drifts away from them"""
     samples: Count = 4000
     """number of states that are sampled from the policy's occupancy in each round [m]"""
     attempts: Count = 4000
-    """maximum number of candidates that are planned in each round, the most promising ones first"""
+    """maximum number of candidates that are planned in each round, most promising first"""
     max_length: Annotated[int, between(1, 1000)] | None = None
-    """maximum number of actions in a stitch [K]; none: as many as the model is reliable for, at most 25, because its
-    errors must add up to less than the tolerance (25 without `local_error`)"""
+    """maximum number of actions in a stitch [K]; none: as many as the model is reliable for, that is, as long as its
+    errors add up to less than the tolerance, but at most 25 (always 25 without `local_error`)"""
     half_length_every: Count | None = 4
     """in every n-th round the maximum length is halved, because near contacts the model is reliable for only a few
     steps; none: never"""
@@ -232,16 +235,17 @@ class StitchConfig(Settings):
     temperature: PositiveOrInfinite = 0.25
     """temperature of the Boltzmann policy that samples states, in units of reward [T]"""
     neighbour_share: Share = 0.25
-    """if there are fewer candidates than this fraction of `attempts`, candidates are also searched from the neighbours
-    of the sampled states, because two stitches may help together where neither helps alone; 0: never [the paper]"""
+    """if there are fewer candidates than this fraction of `attempts`, stitches may also start at neighbours of the
+    sampled states, because two stitches may help together where neither helps alone; 0: never [the paper]"""
     dead_end_value: Finite | None = None
-    """value of a state after which the log has no data; none: the smallest possible value, which is
-    the smallest reward of steps that continue / (1 - gamma), or if episodes terminate, the minimum of that, 0 and the
-    smallest reward of steps that terminate"""
+    """value of a dead end, which is a non-terminal state without a logged action; none: the smallest possible value.
+    This is the smallest reward of a step that continues / (1 - gamma) or, if episodes terminate, the minimum of that, 0
+    and the smallest reward of a step that terminates"""
     planner: Planner = "gauss-newton"
-    """method that plans the actions of a stitch; cross-entropy: [the paper]"""
+    """method that plans the actions of a stitch: gauss-newton or cross-entropy [the paper]"""
     every_length: bool = False
-    """plan with 1, 2, … actions until one plan is accepted [Algorithm 2]; false: use only the candidate's length"""
+    """plan with 1, 2, … actions in turn until a plan is accepted [Algorithm 2]; false: plan once, with as many actions
+    as the candidate's path has"""
     candidates: CandidateConfig = field(default_factory=CandidateConfig)
     neighbours: NeighbourConfig = field(default_factory=NeighbourConfig)
 
@@ -264,10 +268,10 @@ class RolloutConfig(Settings):
     min_return: Finite | None = None
     """instead of `min_share`: clone all rollouts with at least this return [the paper]"""
     recovery_share: Share = 0.5
-    """fraction of the training weight for rollouts that begin where a stitch starts, instead of at a start state"""
+    """fraction of the training weight for rollouts that begin where a stitch starts, instead of in a start state"""
     uniform_share: Share = 0.5
-    """fraction of the training weight that is distributed evenly over all visited states; the rest is proportional to
-    the number of rollouts that visit a state"""
+    """fraction of the training weight that is spread evenly over all visited states; the rest is proportional to the
+    number of rollouts through a state"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -284,7 +288,7 @@ class CloningConfig(Settings):
     updates: Count = 20_000
     """training updates; 5,000 are enough for a few thousand states"""
     batch_size: BatchSize = 512
-    """demonstrations per update"""
+    """states per update"""
     censored: bool = True
     """treat an action at its bound as "at or beyond the bound" (censored Gaussian likelihood); false: plain Gaussian
     likelihood"""
@@ -297,11 +301,11 @@ class BisimulationConfig(Settings):
     hidden: tuple[Units, ...] = (256, 128, 64)
     """units of the encoder's hidden layers [the paper]"""
     horizon: Annotated[int, between(1, 10_000)] = 100
-    """n-step target: number of exact rollout steps before bootstrapping from the metric; 1: [the paper]"""
+    """number of exact rollout steps in a training target, before it bootstraps from the metric; 1: [the paper]"""
     caution: Annotated[float, between(1, LARGEST)] = 30.0
     """loss weight of distances below their target, relative to distances above it"""
     updates: Count = 4000
-    """training updates when the metric is learned from scratch"""
+    """training updates if the metric is learned from scratch"""
     batch_size: Annotated[int, between(2, 10_000)] = 128
     """states per update; all pairs of these states are fitted"""
     refresh_rounds: Count = 10
@@ -325,9 +329,10 @@ class ChoiceConfig(Settings):
     """Other settings to solve the finished graph with; those with the best lower bound are used."""
 
     penalties: tuple[NonNegative, ...] = ()
-    """further penalties to compare, in the unit of the run's own penalty"""
+    """other penalties to solve the finished graph with, in the unit of the run's own penalty; the best lower bound
+    decides"""
     tolerances: tuple[PositiveOrInfinite, ...] = ()
-    """further tolerances to compare with `final_tolerance`"""
+    """other values of `final_tolerance` to compare in the same way"""
 
 
 @dataclass(frozen=True)
@@ -337,15 +342,17 @@ class Config(Settings):
     gamma: Discount = 0.99
     """discount per step"""
     metric: MetricKind = "steps"
-    """unit of distances. steps: each component divided by its typical change in one step; raw: as in the log; std:
-    divided by the standard deviation; bisimulation: a learned distance that bounds value differences"""
+    """how distances between states are measured. steps: each component divided by its typical change in one step; raw:
+    as in the log; std: each component divided by its standard deviation; bisimulation: by a learned distance that
+    bounds value differences"""
     penalty_steps: NonNegative = 3.0
-    """penalty for a stitch error of 1, given as a number of lost steps; a lost step costs (1 - gamma) x (largest -
-    smallest value V in the log's MDP, without what only the rarest 1% of the rewards explain)"""
+    """penalty for a stitch error of 1, given as a number of lost steps. A lost step costs (1 - gamma) x (largest -
+    smallest value V in the log's MDP); values so low that only the rarest 1% of the rewards explain them do not
+    count"""
     penalty: NonNegative | None = None
-    """penalty for a stitch error of 1, in reward [c]; replaces `penalty_steps`"""
+    """penalty for a stitch error of 1, in units of reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True
-    """penalize stitches in every round; false: only in the finished graph [the paper]"""
+    """penalise stitches in every round; false: only in the finished graph [the paper]"""
     final_tolerance: PositiveOrInfinite | None = None
     """maximum error of a stitch in the finished graph; none: all accepted stitches are kept"""
     model: ModelConfig = field(default_factory=ModelConfig)

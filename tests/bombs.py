@@ -204,10 +204,10 @@ def minari(folder: Path) -> Path:
 
 
 BOMBS: dict[Bomb, str] = {
-    hdf5_deflated_twice: "twice.hdf5: field 'observations': expected at most one compression, by gzip or lzf, found the filters [1, 1].",
+    hdf5_deflated_twice: "twice.hdf5: field 'observations': expected at most one compression filter, gzip or lzf, found the filters [1, 1].",
     hdf5_large_chunk: "chunk.hdf5: field 'observations': {memory}",
     hdf5_long_stream: "stream.hdf5: field 'observations': expected chunks of 960 bytes, found a longer one.",
-    hdf5_claimed_by_a_filter: "filter.hdf5: field 'rewards': expected at most one compression, by gzip or lzf, found the filters [6].",
+    hdf5_claimed_by_a_filter: "filter.hdf5: field 'rewards': expected at most one compression filter, gzip or lzf, found the filters [6].",
     npz_of_zeros: "zeros.npz: field 'observations': {memory}",
     npz_long_header: "header.npz: field 'observations': expected an intact npz file, found EOF: reading array header,",
     npz_wide: "wide.npz: field 'observations': {memory}",

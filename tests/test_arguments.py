@@ -180,7 +180,7 @@ def test_a_folder_is_not_overwritten_by_a_file(
 
 def test_a_config_is_given_itself_or_by_the_name_of_a_preset() -> None:
     for config in (None, {"gamma": 0.9}):
-        message = "`config` must be a Config; got .* The name of a preset will do too, such as 'default'."
+        message = "`config` must be a Config; got .* It may also be the name of a preset, such as 'default'."
         with pytest.raises(SettingError, match=message):
             bats.fit(small_log(), config)  # type: ignore[arg-type]
 

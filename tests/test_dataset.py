@@ -35,7 +35,7 @@ def test_without_next_states_the_following_row_is_the_next_state_and_the_last_ro
     assert transitions(data) == [(0, 0, 1), (1, 1, 2), (2, 2, 3)]
     assert data.episode_ends.tolist() == [False, False, True]
     assert data.starts.tolist() == [0]
-    assert "1 row at the end of an episode had no logged next state and had to be left out" in text(data)
+    assert "1 row at the end of an episode had no logged next state and were left out" in text(data)
 
 
 def test_timeouts_where_the_states_go_on_are_sub_goals_of_one_run_and_joined() -> None:

@@ -47,10 +47,8 @@ def test_discrete_actions_are_declared_with_how_many_are_used() -> None:
 def test_actions_that_occur_once_are_named() -> None:
     actions = [0, 1, 0, 1, 4, 2]
     data = Dataset.from_arrays(np.arange(6.0), actions, np.arange(6.0), next_observations=np.arange(1, 7.0))
-    assert "Actions that occur in a single row, so that hardly anything is known of them: 2, 4." in notes_of(
-        data, "fact"
-    )
-    assert "single row, so" not in notes_of(log([(0, 0, 0, 1), (1, 1, 1, 2)]), "fact")
+    assert "Actions that occur in only one row, so little is known about them: 2, 4." in notes_of(data, "fact")
+    assert "only one row, so" not in notes_of(log([(0, 0, 0, 1), (1, 1, 1, 2)]), "fact")
 
 
 def test_an_action_index_far_beyond_the_others_is_named_with_its_row(

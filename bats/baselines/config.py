@@ -28,15 +28,15 @@ class Baseline(Settings):
     critic_hidden: tuple[Units, ...] = (256, 256)
     """units of the hidden layers of each critic"""
     learning_rate: Rate = 3e-4
-    """of the policy"""
+    """learning rate of the policy"""
     critic_learning_rate: Rate = 3e-4
-    """of the critics"""
+    """learning rate of the critics"""
     target_rate: Rate = 0.005
-    """how far the target networks move towards the trained ones in each update [tau]"""
+    """fraction by which the target networks move towards the trained ones in each update [tau]"""
     normalize: bool = False
     """standardise the observations"""
     snapshots: Count = 20
-    """policies that are kept during training, at equal distances; the last one is the result"""
+    """number of policies that are saved during training, at equal intervals; the last one is the result"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BCConfig(Baseline):
     """Behaviour cloning of all rows, or of the best episodes."""
 
     best_share: Annotated[Share, Rule("above 0", lambda share: share > 0)] = 1.0
-    """share of the log that is cloned: the episodes with the largest returns"""
+    """share of the log to clone, from the episodes with the largest returns"""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class SACConfig(Baseline):
     """Soft actor-critic (Haarnoja et al., 2018), trained on the log as if it were its own replay buffer."""
 
     entropy_bonus: bool = True
-    """count the entropy of the next action in the critics' targets; false: deterministic backups"""
+    """include the entropy of the next action in the critics' targets"""
     target_entropy: Finite | None = None
-    """entropy that the temperature is tuned to; none: minus the number of action dimensions"""
+    """target entropy to which the temperature is tuned; none: minus the number of action dimensions"""
     temperature: NonNegative | None = None
-    """weight of the entropy; none: tuned"""
+    """weight of the entropy, tuned automatically if none"""
 
 
 @dataclass(frozen=True)
@@ -64,24 +64,24 @@ class OnlineConfig(Settings):
     """Soft actor-critic in an environment; the defaults are those of the runs that D4RL's MuJoCo logs come from."""
 
     sac: SACConfig = field(default_factory=SACConfig)
-    """`updates`, `normalize` and `snapshots` have no meaning here: there is one update per step, of raw observations"""
+    """`updates`, `normalize` and `snapshots` have no effect here: there is one update per step, on raw observations"""
     steps: Count = 1_000_000
-    """steps in the environment, at most"""
+    """maximum number of steps in the environment"""
     random_steps: Count = 5_000
     """first steps, with uniformly random actions and without updates"""
     block: Count = 1_000
-    """steps with one and the same policy; as many updates follow them"""
+    """number of steps with the same policy, followed by as many updates"""
     evaluate_every: Count = 5_000
     """steps between two evaluations"""
     episodes: Count = 10
-    """of an evaluation, in which the policy acts without noise"""
+    """episodes per evaluation, in which the policy acts without noise"""
     enough: Finite | None = None
-    """mean return in an evaluation at which it ends; none: only after all steps"""
+    """training ends when the mean return of an evaluation reaches this; none: after all steps"""
 
 
 @dataclass(frozen=True)
 class CQLConfig(SACConfig):
-    """Conservative Q-learning (Kumar et al., 2020), its variant CQL(H)."""
+    """Conservative Q-learning (Kumar et al., 2020), variant CQL(H)."""
 
     hidden: tuple[Units, ...] = (256, 256, 256)
     critic_hidden: tuple[Units, ...] = (256, 256, 256)
@@ -91,15 +91,15 @@ class CQLConfig(SACConfig):
     alpha: NonNegative = 10.0
     """weight of the conservative term"""
     target_gap: Positive | None = 5.0
-    """the weight of the conservative term is tuned until other actions' values exceed the logged ones' by this; none:
-    not tuned"""
+    """the weight of the conservative term is tuned until the values of other actions exceed those of logged actions by
+    this much; none: not tuned"""
     sampled_actions: Count = 10
-    """actions for each row from each of three sources: uniform, the policy, and the policy in the next state"""
+    """sampled actions per row from each of three sources: uniform, the policy, and the policy in the next state"""
 
 
 @dataclass(frozen=True)
 class COMBOConfig(SACConfig):
-    """COMBO (Yu et al., 2021): CQL's term on rollouts in a learned model, trained on log and rollouts together."""
+    """COMBO (Yu et al., 2021): CQL that also pushes down the values of rollouts in a learned model."""
 
     updates: Count = 300_000
     hidden: tuple[Units, ...] = (256, 256, 256)
@@ -109,15 +109,15 @@ class COMBOConfig(SACConfig):
     beta: NonNegative = 0.5
     """weight of the conservative term"""
     rollout_length: Count = 1
-    """steps in the model, from logged states [h]"""
+    """number of steps in the model from a logged state [h]"""
     real_share: Annotated[Share, Rule("above 0", lambda share: share > 0)] = 0.5
-    """share of logged rows in a batch [f]"""
+    """share of logged rows in a batch; the others are from rollouts [f]"""
     sampled_actions: Count = 10
 
 
 @dataclass(frozen=True)
 class BRACConfig(SACConfig):
-    """BRAC-v (Wu et al., 2019): the divergence from the log's policy is a penalty in value and policy (primal KL)."""
+    """BRAC-v (Wu et al., 2019): SAC with a penalty on the KL divergence from the policy that made the log."""
 
     hidden: tuple[Units, ...] = (200, 200)
     critic_hidden: tuple[Units, ...] = (300, 300)
@@ -125,35 +125,35 @@ class BRACConfig(SACConfig):
     critic_learning_rate: Rate = 1e-3
     temperature: NonNegative | None = 0.0
     penalty: NonNegative = 0.1
-    """weight of the divergence [alpha]"""
+    """weight of the divergence from the behaviour policy [alpha]"""
     sampled_actions: Count = 4
-    """actions of the policy that the divergence is estimated with"""
+    """number of sampled actions that estimate the divergence in each state"""
     behaviour_updates: Count = 100_000
-    """updates that train the model of the log's policy alone, before all others"""
+    """first updates, which train only the behaviour policy, a model of the policy that made the log"""
     behaviour_learning_rate: Rate = 5e-4
-    """of the model of the log's policy"""
+    """learning rate of the behaviour policy"""
     warm_start: Count = 20_000
-    """updates, after those for the model of the log's policy, that train the policy with the divergence alone"""
+    """updates after `behaviour_updates` in which the policy only minimises the divergence"""
 
 
 @dataclass(frozen=True)
 class BEARConfig(Baseline):
-    """BEAR (Kumar et al., 2019): actions stay within the support of the logged ones, by a kernel distance (MMD)."""
+    """BEAR (Kumar et al., 2019): a limit on a kernel distance (MMD) keeps actions within the support of logged ones."""
 
     updates: Count = 300_000
     learning_rate: Rate = 1e-4
     behaviour_hidden: tuple[Units, ...] = (750, 750)
-    """units of the hidden layers of the variational autoencoder of the log's actions"""
+    """units of the hidden layers of the variational autoencoder of logged actions"""
     kernel_width: Positive = 50.0
     """sigma of the Gaussian kernel exp(-d^2 / (2 sigma))"""
     threshold: Positive = 0.05
-    """kernel distance that the multiplier is tuned to"""
+    """limit on the kernel distance (MMD)"""
     sampled_actions: Count = 100
-    """actions of the policy and of the autoencoder that are compared in each state"""
+    """number of actions of the policy, and of the autoencoder, that are compared in each state"""
     target_actions: Count = 10
-    """actions of the policy in the next state, of which the best one gives the target"""
+    """number of actions of the policy in the next state; the best one gives the target"""
     warm_start: Count = 40_000
-    """updates in which the policy only descends the kernel distance"""
+    """first updates, in which the policy only reduces the kernel distance"""
 
 
 @dataclass(frozen=True)
@@ -162,25 +162,25 @@ class TD3BCConfig(Baseline):
 
     normalize: bool = True
     alpha: Positive = 2.5
-    """weight of the critic's term relative to that of cloning"""
+    """weight of the critic's term in the policy's loss, relative to cloning"""
     policy_every: Count = 2
-    """updates of the critics for each one of the policy"""
+    """updates of the critics per update of the policy"""
     target_noise: NonNegative = 0.2
-    """std of the noise on target actions, which are between -1 and 1"""
+    """std of the noise on target actions, which lie between -1 and 1"""
     noise_limit: NonNegative = 0.5
-    """largest noise on target actions"""
+    """limit at which the noise on target actions is clipped"""
 
 
 @dataclass(frozen=True)
 class ReBRACConfig(Baseline):
-    """ReBRAC (Tarasov et al., 2023): TD3+BC with a penalty in the critics too, deeper networks and layer norm."""
+    """ReBRAC (Tarasov et al., 2023): TD3+BC with a penalty in the critics as well, deeper networks and layer norm."""
 
     hidden: tuple[Units, ...] = (256, 256, 256)
     critic_hidden: tuple[Units, ...] = (256, 256, 256)
     policy_penalty: NonNegative = 0.003
-    """weight of cloning in the policy's loss"""
+    """weight of the cloning term in the policy's loss"""
     critic_penalty: NonNegative = 0.001
-    """weight of the distance between next actions and logged next actions in the critics' targets"""
+    """weight of the squared distance between the policy's and the logged next action in the critics' targets"""
     policy_every: Count = 2
     target_noise: NonNegative = 0.2
     noise_limit: NonNegative = 0.5
@@ -192,9 +192,9 @@ class IQLConfig(Baseline):
 
     normalize: bool = True
     expectile: Fraction = 0.7
-    """the value of a state is this expectile of the critics' values of logged actions [tau]"""
+    """the value of a state is this expectile of the values of its logged actions [tau]"""
     inverse_temperature: NonNegative = 3.0
-    """how sharply actions of large advantage are preferred in cloning [beta]"""
+    """beta in the weight of a row in cloning, exp(beta * advantage)"""
     max_weight: Positive = 100.0
     """largest weight of a row in cloning"""
 

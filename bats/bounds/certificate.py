@@ -85,8 +85,8 @@ class StartBounds:
         check_rules(
             {
                 "there must be at least one start": len(self.starts) > 0,
-                "states must not have negative numbers": np.all(self.starts >= 0),
-                "weights must not be negative, and sum to 1": np.all(self.weights >= 0)
+                "state indices must not be negative": np.all(self.starts >= 0),
+                "weights must not be negative and must sum to 1": np.all(self.weights >= 0)
                 and abs(float(self.weights.sum(dtype=np.float64)) - 1) <= WEIGHT_ROUNDING,
                 f"bounds must not exceed {LARGEST_VALUE:g}": max(
                     float(np.abs(bound).max(initial=0.0)) for bound in bounds
@@ -149,7 +149,7 @@ class Certificate(Summary):
         return {
             "lower bound": f"{self.clone.lower:.6g}",
             "upper bound": f"{self.clone.upper:.6g}",
-            "value in the model": f"{self.in_model.value:.6g} (not a bound; without the last 5% of the horizon)",
+            "value in the model": f"{self.in_model.value:.6g} (not a bound; until the discount has fallen to 5%)",
             "value of the log": f"{self.logged_value:.6g} (after a truncation, the smallest possible value is assumed)",
             "bounds of the graph's policy": f"{self.graph.lower:.6g} to {self.graph.upper:.6g}",
             "due to stitches": f"{self.share_on_stitches:.1%} of the lower bound of the graph's policy",

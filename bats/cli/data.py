@@ -34,24 +34,24 @@ MAX_RANGES = 1000
 """components whose ranges are printed"""
 LOG = "a log: .hdf5 (D4RL keys), .npz, .csv, .parquet, a Minari folder, or minari:ID"
 OUT = "file to write (.hdf5), or minari:ID"
-QUIET = "\n    --quiet  no progress display\n"
+QUIET = "\n    --quiet  show no progress\n"
 COLUMNS = """
     --columns MAP  for CSV and Parquet: the columns of each field, for example
         'observations=x,y actions=u rewards=r episode=run'
 """
 READING = """
-    --actions auto|discrete|continuous  how actions are read: discrete means an index, continuous means a vector; auto
-        reads a single integer per row as an index (default: auto)
-    --timeouts auto|trust|ignore  which timeouts end an episode: trust means all, ignore means none; auto means all,
-        unless the log shows that the states continue after them (default: auto)
-    --max-memory X  gigabytes of memory that reading the log may take; the default is half of what this process may use
+    --actions auto|discrete|continuous  how actions are read. discrete: as an index; continuous: as a vector; auto: as
+        an index if there is one integer per row (default: auto)
+    --timeouts auto|trust|ignore  which timeouts end an episode. trust: all; ignore: none; auto: all, but if the states
+        continue after nearly all timeouts, only the others (default: auto)
+    --max-memory X  maximum memory for reading the log, in gigabytes; the default is half of what this process may use
 """
 REWARD = """
-    --reward MODULE:FUNCTION  use another reward: a function of three arrays (states, actions, next states); the
-        current folder is searched for modules
+    --reward MODULE:FUNCTION  use another reward: a function of three arrays (states, actions, next states) that returns
+        the rewards; the current folder is searched for modules too
     --goal NUMBERS  use another reward: 1 if the first components of the next state are within --radius of this point,
-        else 0; for example --goal 3,1
-    --radius X  radius of the --goal
+        else 0; for example --goal 3,1 --radius 0.5
+    --radius X  radius around --goal
 """
 
 
@@ -148,7 +148,7 @@ def print_validation(dataset: Dataset, validation: Validation, out: Console) -> 
         table.add_row(shown_text(column.name), f"{column.min:g}", f"{column.mean:g}", f"{column.max:g}{constant}")
     out.print(table)
     if (more := len(validation.columns) - MAX_RANGES) > 0:
-        print_line(f"and {more:,} more components; in Python, `bats.validate(log).columns` has all of them", out)
+        print_line(f"and {more:,} more components; in Python, `bats.validate(log).columns` lists all of them", out)
     for note in validation.notes:
         print_note(note, out)
     count = len(validation.problems)
@@ -158,11 +158,11 @@ def print_validation(dataset: Dataset, validation: Validation, out: Console) -> 
 def add_collect(parser: ArgumentParser) -> None:
     table = f"""
     TASK  name of a task; `bats-rl data collect list` shows all names
-    --rows N  number of transitions to collect; the default depends on the task
+    --rows N  number of rows to collect; the default depends on the task
     --seed SEED  the same seed gives the same log, byte for byte (default: 0)
     --out OUT  {OUT}; the default is TASK-SEED.hdf5
-    --published  mazes only: write D4RL's own layout, including its errors (rewards are one row late, some rows are
-        stale, next states are missing)
+    --published  mazes only: write the layout of D4RL's published files, including its errors (rewards are one row late,
+        some observations are repeated, next states are missing)
     """
     add_options(parser, table + QUIET)
 
@@ -193,7 +193,7 @@ def run_collect(arguments: Namespace, terminal: Terminal) -> None:
             dataset = collect(task.name, arguments.rows, arguments.seed, unfinished=unfinished, progress=progress)
     except KeyboardInterrupt:
         if unfinished is not None:
-            print_line(f"kept in {unfinished}; call the same command again to continue", terminal.err)
+            print_line(f"the state is kept in {unfinished}; call the same command again to continue", terminal.err)
         raise
     _write(dataset, target)
     if unfinished is not None:  # not before the log is written

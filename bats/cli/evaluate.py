@@ -27,13 +27,13 @@ def add_evaluate(parser: ArgumentParser) -> None:
     RUN|POLICY  folder of a finished run (evaluation.json is written there), or a policy file (.safetensors)
     --task NAME  evaluate in this task (`bats-rl data collect list` shows all); the default is the task that the log is
         named after
-    --environment GYM_ID  evaluate in this Gymnasium environment, which must have a time limit; for MODULE:ID, the
+    --environment GYM_ID  evaluate in this Gymnasium environment, which must have a time limit; with MODULE:ID, the
         module is imported first
-    --set-state MODULE:FUNCTION  for runs: a function of the environment and a logged state, which puts the environment
-        into this state and returns the observation, so that the graph's actions can be replayed; the current folder is
-        searched for modules too
-    --episodes N  number of episodes, from the environment's own starts; the default is 100, and in mazes a fixed number
-        of starts per cell
+    --set-state MODULE:FUNCTION  runs only: a function that takes the environment and a logged state, puts the
+        environment into this state and returns the observation, so that the graph's actions can be replayed; the
+        current folder is searched for modules too
+    --episodes N  number of episodes, which begin in the environment's own start states; the default is 100, or in mazes
+        the same number of episodes from every cell
     --seed SEED  the same seed gives the same starts (default: 0)
     --record FILE  write the policy's episodes as a log (.hdf5)
     --overwrite  replace evaluation.json and the recorded log if they exist
@@ -84,7 +84,7 @@ def print_comparison(comparison: Comparison, policy: Policy, name: str, out: Con
     changed = policy.card.get("solved_under")
     if isinstance(changed, dict):
         settings = ", ".join(f"{setting} {value}" for setting, value in changed.items())
-        print_line(f"this policy was cloned from the run's graph, solved again with {settings}", out)
+        print_line(f"this policy was cloned from the run's graph, which was solved again with {settings}", out)
     columns, meaning = {column: _facts(estimate) for column, estimate in comparison.columns.items()}, MEANING
     method = policy.card.get("method")
     if isinstance(method, str):  # a baseline, whose policy is not cloned from a graph
@@ -114,9 +114,9 @@ def _environment(arguments: Namespace, policy: Policy, err: Console) -> str:
     log = policy.card.get("log")
     task = task_of_log(log) if isinstance(log, str) else None
     if task is None:
-        named = f"the log {log}" if log else "this file"
+        reason = f"the log {log} is not named after a task" if log else "the policy does not say which log it is from"
         raise SettingError(
-            f"The environment is not known: {named} is not named after a task. Give --task ({', '.join(TASK_NAMES)}) "
+            f"The environment is not known, because {reason}. Give --task ({', '.join(TASK_NAMES)}) "
             "or --environment with the id of a Gymnasium environment."
         )
     chosen = f"the log is named {log}, so the policy is evaluated in {task.name}"

@@ -22,7 +22,7 @@ def add_export(parser: ArgumentParser) -> None:
     table = """
     RUN|POLICY  folder of a finished run, or a policy file (.safetensors)
     FILE  file to write: .onnx, or .safetensors for `bats.load_policy`. A .onnx file is compared with the policy if
-        onnxruntime is installed. With a .safetensors file, a human-readable summary (.json) is written
+        onnxruntime is installed. A human-readable summary (.json) is written beside a .safetensors file
     --overwrite  replace the file if it exists
     """
     add_options(parser, table)

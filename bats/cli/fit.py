@@ -28,8 +28,8 @@ def add_fit(parser: ArgumentParser) -> None:
     LOG  {LOG}
     --out RUN  folder of the run; the default is runs/LOG-SEED
     --seed SEED  the same seed gives the same run on the same machine (default: 0)
-    --reuse RUN  use the model of a finished run and continue from its graph; the log must be the same, the rewards may
-        differ
+    --reuse RUN  use the model of a finished run and continue from its graph; the log must be the same, but its rewards
+        may differ
     """
     add_options(parser, table + COLUMNS + QUIET)
     add_options(parser, READING + REWARD, hidden=True)
@@ -62,7 +62,7 @@ def run_fit(arguments: Namespace, terminal: Terminal) -> None:
 
 
 def round_line(record: RoundRecord) -> str:
-    value = f"value at the starts {record.value_before:.4g} to {record.value:.4g}"
+    value = f"value at the starts {record.value_before:.4g} -> {record.value:.4g}"
     return f"round {record.round}: {record.tried:,} tried, {record.accepted:,} accepted, {value}"
 
 
@@ -108,7 +108,7 @@ def _length_facts(result: Result) -> dict[str, str]:
     longest = max((record.max_length for record in result.records), default=0)
     why = "chosen by the model's errors on held-out rows" if result.config.stitch.max_length is None else "as set"
     if result.mdp.action_count is not None:
-        why += ", and as many as all sequences of discrete actions can be searched for"
+        why += ", limited so that all sequences of discrete actions can be searched"
     return {"actions of a stitch": f"at most {longest} ({why})"} if longest else {}
 
 
@@ -119,8 +119,8 @@ def _why_early(result: Result) -> str:
         return ""
     tried, accepted = (sum(getattr(record, name) for record in records) for name in ("tried", "accepted"))
     if tried >= MAX_FAILED_PLANS and not accepted:
-        return f" (no more, because none of {tried:,} plans was accepted)"
-    return " (no more, because there were no further candidates)"
+        return f" (stopped early, because none of {tried:,} plans was accepted)"
+    return " (stopped early, because there were no more candidates)"
 
 
 def _option_facts(options: tuple[Option, ...]) -> dict[str, str]:

@@ -22,17 +22,17 @@ from bats.errors import BatsError
 from bats.runs.interrupts import noted_interrupts
 
 COMMANDS = {
-    "validate": ("data", "show what is in a log, and the problems and decisions in reading it"),
+    "validate": ("data", "show what a log contains, its problems, and the decisions made while reading it"),
     "fit": ("fit", "turn a log into a policy with bounds on its value and a verdict: deploy or hold"),
     "evaluate": ("evaluate", "run a policy in its environment and compare its return with the predicted one"),
-    "report": ("report", "write a run as one HTML page, or compare several runs on one page"),
-    "export": ("export", "write a policy as a file: ONNX, or safetensors for Python"),
+    "report": ("report", "write an HTML report of a run, or of several runs side by side"),
+    "export": ("export", "write a policy to a file: ONNX, or safetensors for Python"),
     "solve": ("solve", "solve a log exactly, or solve a finished run again with other settings"),
     "clone": ("solve", "clone another policy from a finished run, with other settings"),
     "certify": ("solve", "compute new bounds for a finished run, for example with another confidence"),
-    "baseline": ("studies", "train another method of offline reinforcement learning on a log, for comparison"),
-    "benchmark": ("studies", "repeat an experiment of the paper, or compare methods on several tasks"),
-    "collect": ("data", "create the log of a built-in task"),
+    "baseline": ("studies", "train another offline RL method on a log, for comparison"),
+    "benchmark": ("studies", "repeat an experiment of the paper, or compare methods on known tasks or your own log"),
+    "collect": ("data", "collect a log of a known task"),
     "convert": ("data", "read a log in any format and write it as HDF5 or Minari"),
 }
 """module and summary of each command"""
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = str(error).partition("\n")[0].rstrip(".")
         if not isinstance(error, MemoryError) and not reason.startswith(OUT_OF_MEMORY):
             raise
-        reason = reason.removeprefix(OUT_OF_MEMORY) or "nothing is left"
+        reason = reason.removeprefix(OUT_OF_MEMORY) or "an allocation failed"
         print_error(f"There is not enough memory: {reason}.", terminal.err)
         return 2
 
@@ -107,7 +107,7 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
     command, rest = parser.parse_args(arguments[:1]).command, _with_negative_values(arguments[1:])
     if command != "data":
         return command, rest
-    data = Parser("bats-rl data", description="Create and convert logs.")
+    data = Parser("bats-rl data", description="Collect and convert logs.")
     data.add_argument("command", choices=DATA, help="; ".join(f"{name}: {COMMANDS[name][1]}" for name in DATA))
     return data.parse_args(rest[:1]).command, rest[1:]
 

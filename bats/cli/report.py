@@ -16,7 +16,7 @@ COMPARISON = Path("comparison.html")
 
 def add_report(parser: ArgumentParser) -> None:
     table = f"""
-    RUN...  folders of finished runs
+    RUN...  folder of a finished run; several runs are shown side by side
     --out FILE  file to write; the default is {NAME} in the run's folder, or for several runs {COMPARISON} in the
         current folder
     --overwrite  replace the file if it exists

@@ -38,6 +38,10 @@ MAIN = (
 """the settings that `--help` shows"""
 PREFIX = "setting "
 """before the name of a setting, where its flag is kept"""
+STITCH = (
+    "A stitch is a planned sequence of actions that connects two logged states; its error estimates how far from its "
+    "target it ends."
+)
 Chosen = TypeVar("Chosen")
 
 
@@ -45,19 +49,20 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds --preset, --config, --help-all and a flag for every setting."""
     table = f"""
     --preset NAME  named settings: {", ".join(PRESETS)} (default: default)
-    --config FILE  read settings from a JSON file, for example the settings.json of a run. The file may contain all
-        settings or only some. It overrides the preset; flags override both
+    --config FILE  read all or some settings from a JSON file, for example the settings.json of a run. The file
+        overrides the preset; flags override both
     """
     add_options(parser, table)
-    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every setting")
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option and setting")
     add_groups(parser, main_only=True)
 
 
 def add_groups(parser: argparse.ArgumentParser, *groups: str, main_only: bool = False) -> None:
     """Adds a flag for every setting, or for those of some groups of a run; `--help` may show the main ones only."""
     defaults = "the run's own settings" if groups else "those of the preset `default`"
-    brackets = "Text in [ ] is the paper's symbol, or marks the paper's choice."
-    section = parser.add_argument_group("settings", f"The defaults are {defaults}. {brackets}")
+    brackets = "Text in [ ] is the paper's symbol for a setting, or marks the paper's choice."
+    stitches = "" if groups else f" {STITCH}"
+    section = parser.add_argument_group("settings", f"The defaults are {defaults}. {brackets}{stitches}")
     for name, _, default, text in leaves(Config()):
         if not groups or name.split(".")[0] in groups:
             full = text if groups else f"{text} (default: {shown_value(default)})"

@@ -13,7 +13,7 @@ from bats.cli.data import COLUMNS, LOG, QUIET, READING, REWARD, read_log, read_r
 from bats.cli.fit import policy_facts, print_certificate
 from bats.cli.options import add_options
 from bats.cli.output import Terminal, print_facts, print_line, print_notes, shell_word, shown_progress
-from bats.cli.settings import add_groups, change_settings
+from bats.cli.settings import STITCH, add_groups, change_settings
 from bats.config import CertificateConfig, RolloutSteps, checked
 from bats.errors import SettingError
 from bats.graph.files import save_mdp
@@ -34,21 +34,22 @@ RUN = "folder of a finished run"
 
 def _add_changes(parser: ArgumentParser, *, log: bool) -> None:
     """The settings of a solution; `log`: of a log, too, which has no stitches."""
-    only = "for run folders only: " if log else ""
+    only = "runs only: " if log else ""
     table = f"""
     --gamma X  discount per step
-    --dead-end-value X  value of a state after which the log has no data
-    --penalty-steps X  {only}penalty for a stitch error of 1, given as a number of lost steps; a lost step
-        costs (1 - gamma) x (largest - smallest value V in the log's MDP)
-    --penalty X  {only}penalty for a stitch error of 1, in reward; replaces --penalty-steps
-    --tolerance X  {only}use only stitches with an error below this
-    {REWARD}
+    --dead-end-value X  value of a dead end, which is a non-terminal state without a logged action
+    --penalty-steps X  {only}penalty for a stitch error of 1, given as a number of lost steps. A lost step costs (1 -
+        gamma) x (largest - smallest value V in the log's MDP); values so low that only the rarest 1% of the rewards
+        explain them do not count
+    --penalty X  {only}penalty for a stitch error of 1, in units of reward; replaces --penalty-steps
+    --tolerance X  {only}maximum error of a stitch; stitches with larger errors are dropped
+    {REWARD.replace("use another", f"{only}use another")}
     """
     defaults = "The defaults are the run's own settings."
     if log:
         defaults = f"For a run, the defaults are its own settings. For a log: discount {GAMMA}, and dead ends have the "
         defaults += "smallest possible value."
-    add_options(parser.add_argument_group("settings to solve with", defaults), table)
+    add_options(parser.add_argument_group("settings to solve with", f"{defaults} {STITCH}"), table)
 
 
 def _read_changes(arguments: Namespace) -> Changes:
@@ -59,9 +60,9 @@ def _read_changes(arguments: Namespace) -> Changes:
 def add_solve(parser: ArgumentParser) -> None:
     table = f"""
     LOG|RUN  {LOG}; or the folder of a finished run
-    --steps N  for run folders only: maximum length of the rollouts for undiscounted returns; the default is {STEPS}
+    --steps N  runs only: maximum length of the rollouts whose undiscounted returns are shown; the default is {STEPS}
     --save FOLDER  save the MDP in this folder; `bats.load_mdp` reads it
-    --policy FILE  for run folders only: clone the solved policy and write it to this .safetensors file
+    --policy FILE  runs only: clone the solved policy and write the clone to this .safetensors file
     """
     add_options(parser, table + QUIET)
     _add_changes(parser, log=True)
@@ -152,7 +153,7 @@ def _solve_run(arguments: Namespace, terminal: Terminal) -> None:
 
 
 def add_clone(parser: ArgumentParser) -> None:
-    name = "--name NAME  name of the new policy, RUN/policies/NAME.safetensors (required)"
+    name = "--name NAME  name of the new policy, which is written to RUN/policies/NAME.safetensors (required)"
     add_options(parser, f"RUN  {RUN}\n {name} {QUIET}")
     _add_changes(parser, log=False)
     add_groups(parser, "rollouts", "cloning")
@@ -182,8 +183,9 @@ def add_certify(parser: ArgumentParser) -> None:
     RUN  {RUN}
     --confidence X  confidence of the bounds: fraction of rollouts whose total model error they must cover
     --reward-range NUMBERS  smallest and largest possible reward, for example 0,1
-    --policy FILE  another cloned policy of this run; the default is the run's own policy
-    --name NAME  name of the new certificate: RUN/certificates/NAME; the default is made from the options
+    --policy FILE  policy to certify, which must be cloned from this run; the default is the run's own policy
+    --name NAME  name of the new certificate, which is written to RUN/certificates/NAME; the default is made from the
+        other options
     """
     add_options(parser, table + QUIET)
 

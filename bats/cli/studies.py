@@ -96,37 +96,38 @@ def run_baseline(arguments: Namespace, terminal: Terminal) -> None:
     print_line("next:", terminal.out)
     for command, use in (
         ("evaluate", "run the policy in its environment (--task NAME or --environment ID)"),
-        ("report", "one HTML page"),
+        ("report", "show the run on one page"),
     ):
         print_line(f"  bats-rl {command} {shell_word(path)}  # {use}", terminal.out)
 
 
 def add_benchmark(parser: ArgumentParser) -> None:
-    study = """mountain-car [section 5 of the paper]: the log has 20 random episodes and 5 episodes of an expert. The
-    study measures the returns of the expert, of a clone of the whole log and of BATS. It also measures how far replays
-    and model predictions are from the stitched rollouts, the errors of the graph's values, and a lower bound on these
-    values. maze2d [Table 1]: ten baselines and BATS on three mazes, the score of every snapshot of every run. mujoco:
-    the same on logs of a policy that is still learning to move hopper, walker2d and halfcheetah. zoo: cloning, iql and
-    BATS on fifteen logs, most of them of scripted controllers in small tasks of Gymnasium. own: BATS and baselines on a
-    log of your own, and what can be known of their policies without an environment"""
+    study = """mountain-car [section 5 of the paper]: returns of an expert, of a clone of the whole log and of BATS, on
+    a log of 20 random episodes and 5 episodes of the expert; also the errors of stitches, model and graph values.
+    maze2d [Table 1 of the paper]: scores of ten baselines and BATS on three mazes. mujoco: the same on logs of hopper,
+    walker2d and halfcheetah policies that are still learning. zoo: bc, iql and BATS on fifteen mostly bad logs, most of
+    them of small Gymnasium tasks. own: BATS and baselines on your own log, and what can be known of their policies
+    without an environment"""
     parser.add_argument("study", choices=("mountain-car", *STUDIES, "own"), metavar="STUDY", help=study)
-    parser.add_argument("log", nargs="?", metavar="LOG", help=f"only for own: {LOG}")
+    parser.add_argument("log", nargs="?", metavar="LOG", help=f"own only: {LOG}")
     table = """
-    --seeds N  not for own: number of fits (seeds 0 to N-1), all on the same log; the default is 5, and 3 where
-        tasks are compared
-    --episodes N  episodes per policy and seed; the default is 100, and in mazes a fixed number of starts per cell
-    --out FOLDER  folder for the runs and the results; the default is runs/STUDY
-    --methods NAMES  only where methods are compared: some of them, separated by commas; the default is all, and for own
-        bc,td3-bc,iql. For own, BATS is always fitted, because its model and graph measure the others
-    --tasks NAMES  only for maze2d, mujoco and zoo: some of their tasks, separated by commas; the default is all
-    --updates N  only where methods are compared: updates of every baseline; the default is each method's own, and
-        50,000 for zoo
-    --workers N  only for maze2d, mujoco and zoo: processes that evaluate snapshots (default: 1)
-    --preset NAME  only where methods are compared: the settings of BATS (default: default)
-    --seed SEED  only for own: the seed of all methods (default: 0)
+    --seeds N  all but own: number of seeds (0 to N-1) to fit on the same log; the default is 5 for mountain-car, else 3
+    --episodes N  all but own: episodes per policy and seed; the default is 100, or in mazes the same number of episodes
+        from every cell
+    --out FOLDER  folder for the runs and the results; the default is runs/STUDY, or for own runs/own-LOG
+    --methods NAMES  all but mountain-car: methods to compare, separated by commas; the default is all methods of the
+        study, for own bc,td3-bc,iql. own always fits BATS, because its model and graph measure the others
+    --tasks NAMES  maze2d, mujoco and zoo only: tasks to compare on, separated by commas; the default is all
+    --updates N  all but mountain-car: updates of every baseline; the default is 50,000 for zoo, else each method's own
+    --workers N  maze2d, mujoco and zoo only: number of processes that evaluate snapshots (default: 1)
+    --preset NAME  all but mountain-car: the settings of BATS (default: default)
+    --seed SEED  own only: the seed of all methods (default: 0)
     """
     add_options(parser, table + QUIET + COLUMNS + READING)
-    parser.epilog = "An interrupted study continues when it is called again. With a larger --seeds, only new fits run."
+    parser.epilog = (
+        "An interrupted study continues when the same command is called again. "
+        "With a larger --seeds, only the new seeds are fitted."
+    )
 
 
 def run_benchmark(arguments: Namespace, terminal: Terminal) -> None:

@@ -59,7 +59,7 @@ def validate(dataset: Dataset) -> Validation:
     if dataset.action_count is not None:
         choices, counts = np.unique(dataset.actions, return_counts=True)
         if once := [str(choice) for choice in choices[counts == 1]]:
-            text = f"Actions that occur in a single row, so that hardly anything is known of them: {shortened(once)}."
+            text = f"Actions that occur in only one row, so little is known about them: {shortened(once)}."
             notes.append(Note("fact", text))
     notes += reward_notes(dataset)
     return Validation(_facts(dataset, lengths, len(states), source), columns, tuple(notes))

@@ -155,7 +155,7 @@ def _without_next_states(observations: Observations, flags: EndFlags, rule: Time
         text = f"{plural(terminal, 'terminal row')} without a logged next state: kept for the reward."
         notes.append(Note("decision", text))
     if lost := int(np.count_nonzero(~keep)):
-        text = f"{plural(lost, 'row')} at the end of an episode had no logged next state and had to be left out."
+        text = f"{plural(lost, 'row')} at the end of an episode had no logged next state and were left out."
         notes.append(Note("decision", text))
     is_end[:-1] |= ~keep[1:]  # the row before a dropped one becomes its episode's last
     return Episodes(next_observations, ~is_end | ~terminations, is_end, keep, tuple(notes))

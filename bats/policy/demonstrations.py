@@ -92,7 +92,7 @@ class Selection:
         check_rules(
             {
                 "there must be at least one rollout": len(self.start) > 0,
-                "states must not have negative numbers": np.all(self.start >= 0),
+                "state indices must not be negative": np.all(self.start >= 0),
                 "weights must not be negative": np.all(self.start_weights >= 0),
                 "rollouts must be allowed at least one step": self.steps >= 1,
             }

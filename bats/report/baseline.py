@@ -68,9 +68,9 @@ def _training_section(run: BaselineFolder) -> Section:
         for name, colour in zip(names, cycle(plots.PALETTE))
     ]
     layout = plots.axes("update", "mean loss since the last snapshot") | plots.LEGEND
-    caption = "Losses are of different kinds and not comparable. A loss of critics that grows without end diverges."
+    caption = "Different losses cannot be compared. If the loss of the critics grows without end, training diverges."
     figure = Figure("losses", "Losses", caption, traces, layout)
-    text = "Snapshots of the policy are kept at equal distances. The last one is the result; nothing was selected."
+    text = "Snapshots of the policy are kept at equal intervals. The last one is the result; nothing was selected."
     return Section("Training", text, figures=[figure] if traces else ())
 
 
@@ -90,7 +90,7 @@ def _evaluation_section(run: BaselineFolder) -> Section | None:
         [curve_trace("policy", [point.update for point in points], values, plots.ORANGE)],
         plots.axes("update", "score" if scored else "mean return"),
     )
-    text = "The environment only measured: the result is the last policy, whatever the others earn."
+    text = "The environment was used only for measuring: the result is the last policy, whatever the others earn."
     return Section("Learning curve", text, figures=[figure])
 
 

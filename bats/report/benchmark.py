@@ -130,7 +130,7 @@ def as_markdown(scores: Sequence[RunScore], published: Sequence[Published], tabl
         *((table.title, (table.heading, table.rows)) for table in tables),
         (f"{LAST}: mean over the seeds ± standard error (every seed)", score_table(scores, published, _last)),
         (
-            f"{PICKED}: not a result, because nobody can pick so without the environment",
+            f"{PICKED}: not a result, because nobody can pick it without the environment",
             score_table(scores, (), _picked),
         ),
         ("time", time_table(scores)),
@@ -170,7 +170,7 @@ def benchmark_page(
         *([Section("Log by log", tables=tables)] if tables else []),
         Section(
             f"Result: the {LAST}",
-            "Mean over the seeds ± its standard error, and every seed in brackets. Nothing was selected.",
+            "Mean over the seeds ± standard error (every seed). Nothing was selected.",
             tables=[Table(heading, rows)],
             figures=[_bars(task, scores) for task in tasks],
         ),
@@ -232,7 +232,7 @@ def _bars(task: str, scores: Sequence[RunScore]) -> Figure:
     seeds = plots.scatter(
         "a seed", [one.method for one in of_task], [one.last for one in of_task], hover, marker={"color": plots.GREY}
     )
-    caption = f"Scores of the {LAST}: the mean over the seeds with its standard error, and every seed."
+    caption = f"Scores of the {LAST}: mean over the seeds with its standard error, and every seed."
     return Figure(f"bars-{_letters(task)}", task, caption, [trace, seeds], plots.axes("", "score"))
 
 

@@ -78,7 +78,7 @@ def plane_of(run: Contents) -> Plane:
     if run.log_card.observation_names:
         largest = np.argsort(-np.abs(directions[:2]), axis=1, kind="stable")[:, :LARGEST_PARTS]
         first, second = (", ".join(run.dimension(index) for index in parts.tolist()) for parts in largest)
-        description += f" The largest parts of the first are {first}, those of the second are {second}."
+        description += f" The components with the largest weights are {first} in the first and {second} in the second."
     return Plane(labels[0], labels[1], description, states, centre, directions[:2].T / std[:, None])
 
 

@@ -46,7 +46,7 @@ def rollouts_section(run: Contents) -> Section:
     text = (
         "A rollout is cloned if its return is at least the threshold."
         if selection.by_return
-        else "The return of an episode depends mostly on where it starts. Therefore each return is measured as a share "
+        else "The return of an episode depends mostly on where it starts. Therefore each return is taken as a share "
         "of the best return from nearby starts. A rollout is cloned if this share is at least the threshold."
     )
     figures = [returns_figure({run.header.log: run}), selection_figure(selection)]

@@ -126,7 +126,7 @@ def value_by_round(runs: Mapping[str, Contents]) -> Figure:
     layout = plots.axes("round", "value at the starts", to_zero | _whole_ticks(rounds), to_zero)
     caption = "Mean discounted value of the start states after each round of stitching."
     if any(not run.config.penalize_rounds for run in runs.values()):
-        caption += " Stitches are penalized, and some removed, only after the last round, so the final value is lower."
+        caption += " Stitches are penalised, and some removed, only after the last round, so the final value is lower."
     return Figure("value-by-round", "Value over the rounds", caption, traces, layout)
 
 

@@ -58,9 +58,10 @@ def selection_section(run: Contents) -> Section | None:
         for name, one in compared.items()
     ]
     text = (
-        f"This run's policy is {POLICY_NAMES[run.summary.policy]}. The policy with the best lower bound is kept; to "
-        "compare them, all bounds have the same calibration factors. If these bounds are alike, a clone of the log is "
-        "kept only if its value in the model, which is no bound, is higher by more than the model's members disagree."
+        f"This run's policy is {POLICY_NAMES[run.summary.policy]}. The policy with the best lower bound is kept. For "
+        "this comparison, all bounds have the same calibration factors. If the lower bounds differ by at most 1% of "
+        "the range of possible values, a clone of the log is kept only if its value in the model (not a bound) is "
+        "higher by more than the members of the model disagree."
     )
     bounds = ("lower bound", "upper bound", "lower bound, same factors")
     heading = ("policy", *bounds, "value in the model", "rollouts that leave the support", "")

@@ -118,7 +118,7 @@ class RunFolder:
             raise DataError("the folder of a run", missing, file=str(self.path))
         plain = read_json(self._header)
         if isinstance(plain, dict) and "method" in plain:
-            hint = "`bats-rl evaluate`, `export` and `report` (this run alone) take it; the rest need a run of `fit`."
+            hint = "Only `bats-rl evaluate`, `export` and `report` (of this run alone) accept it."
             raise DataError("a run of BATS", f"a run of {plain['method']}", file=str(self._header), hint=hint)
         found = plain.get("version") if isinstance(plain, dict) else None
         if isinstance(found, int) and found != VERSION:

@@ -58,7 +58,7 @@ from bats.storage.atomic import output_errors
 from bats.streams import Stream, generator
 
 OnRound = Callable[[RoundRecord], None]
-OR_PRESET = "The name of a preset will do too, such as 'default'."
+OR_PRESET = "It may also be the name of a preset, such as 'default'."
 Stitched = tuple[TabularMDP, tuple[RoundRecord, ...], BisimulationMetric | None]
 
 

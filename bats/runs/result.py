@@ -103,7 +103,7 @@ class Result:
         folder = Path(checked("folder", FilePath, folder))
         refuse_existing(folder)
         if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(self.folder)):
-            raise OutputError(f"{folder} lies within the folder that it would be a copy of; choose another one.")
+            raise OutputError(f"{folder} lies within the folder to be copied; choose another one.")
         RunFolder(self.folder).header()  # refuses a result whose own folder is gone
         parent, prefix = folder.parent, f".{folder.name}."
         with output_errors(folder):

@@ -53,7 +53,7 @@ class Attempts:
     def __post_init__(self) -> None:
         check_rules(
             {
-                "states must not have negative numbers": np.all((self.source >= 0) & (self.target >= 0)),
+                "state indices must not be negative": np.all((self.source >= 0) & (self.target >= 0)),
                 "plans must have at least one action, and no fewer than the first plan": np.all(
                     (self.first_length >= 1) & (self.length >= self.first_length)
                 ),

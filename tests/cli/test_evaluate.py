@@ -154,7 +154,7 @@ def test_a_policy_that_was_solved_under_other_settings_says_so(run: Path, capsys
     card = {**policy.card, "solved_under": {"gamma": 0.5}}
     save_policy(replace(policy, card=card), "other.safetensors")
     assert main(["evaluate", "other.safetensors", "--task", "chain", "--episodes", "2"]) == 0
-    assert "cloned from the run's graph, solved again with gamma 0.5" in capsys.readouterr().out
+    assert "cloned from the run's graph, which was solved again with gamma 0.5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_for_a_policy_without_the_name_of_its_log_the_error_says_what_to_give(
     save_policy(replace(load_policy(run / "policy.safetensors"), card={}), "bare.safetensors")
     assert main(["evaluate", "bare.safetensors"]) == 2
     message = error_text(capsys)
-    assert "this file is not named after a task. Give --task (maze2d-umaze" in message
+    assert "the policy does not say which log it is from. Give --task (maze2d-umaze" in message
     assert "or --environment with the id of a Gymnasium environment" in message
 
 

@@ -181,7 +181,7 @@ def test_rows_of_a_log_are_cloned_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"start": np.array([0, -1])}, "states must not have negative numbers"),
+        ({"start": np.array([0, -1])}, "state indices must not be negative"),
         ({"start_weights": np.array([1.0, -1.0])}, "weights must not be negative"),
         ({"steps": 0}, "at least one step"),
     ],

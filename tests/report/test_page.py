@@ -263,9 +263,9 @@ def test_states_of_any_width_are_projected_to_a_plane(contents: Contents, width:
     if width > MAX_UNPROJECTED:
         correlation = np.corrcoef(points[: mdp.real_count, 0], states[: mdp.real_count, 1])[0, 1]
         assert abs(correlation) > 0.9
-        assert "largest parts" not in plane.description
+        assert "largest weights" not in plane.description
         changed.log_card = replace(contents.log_card, observation_names=tuple("abcde"))
-        parts = re.search("largest parts of the first are (., .), ., those of", plane_of(changed).description)
+        parts = re.search("largest weights are (., .), . in the first and", plane_of(changed).description)
         assert parts is not None
         assert set(parts[1].split(", ")) == {"b", "d"}
     else:

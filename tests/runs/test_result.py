@@ -136,7 +136,7 @@ def test_a_result_is_not_saved_into_its_own_folder(copy_run: CopyRun, monkeypatc
     before = folder_bytes(result.folder)
     monkeypatch.chdir(result.folder)
     for target in (result.folder / "copy", result.folder / "deep" / "copy", "copy", "../run/mdp/copy"):
-        with pytest.raises(OutputError, match="copy lies within the folder that it would be a copy of; choose another"):
+        with pytest.raises(OutputError, match="copy lies within the folder to be copied; choose another"):
             result.save(target)
     assert folder_bytes(result.folder) == before
 

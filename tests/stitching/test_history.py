@@ -162,7 +162,7 @@ def test_a_round_worked_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"source": np.array([-1])}, "states must not have negative numbers"),
+        ({"source": np.array([-1])}, "state indices must not be negative"),
         ({"first_length": np.array([0])}, "plans must have at least one action"),
         ({"length": np.array([1])}, "no fewer than the first plan"),
         ({"distance": np.array([-1.0])}, "distances must not be negative"),

@@ -238,7 +238,7 @@ def _check_chunks(node: h5d.DatasetID, field: str, chunk_bytes: int, filters: li
     known = len(packers) <= 1 and {*filters} <= {*UNPACKED_SIZE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32}
     # other filters take sizes from parameters of their own
     hint = "Write the file again, for example with `h5repack -f GZIP=4`."
-    require(known, "at most one compression, by gzip or lzf", f"the filters {filters}", field=field, hint=hint)
+    require(known, "at most one compression filter, gzip or lzf", f"the filters {filters}", field=field, hint=hint)
     chunks: list[Any] = []
     guarded(INTACT, node.chunk_iter, chunks.append, field=field)
     for size in _unpacked_sizes(path, field, chunks, filters, chunk_bytes) if filters else (one.size for one in chunks):
