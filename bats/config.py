@@ -223,8 +223,8 @@ class StitchConfig(Settings):
     attempts: Count = 4000
     """maximum number of candidates that are planned in each round, most promising first"""
     max_length: Annotated[int, between(1, 1000)] | None = None
-    """maximum number of actions in a stitch [K]; none: as many as the model is reliable for, that is, as long as its
-    errors add up to less than the tolerance, but at most 25 (always 25 without `local_error`)"""
+    """maximum number of actions in a stitch [K]; none: the largest number, up to 25, for which the one-step errors of
+    the model add up to less than the tolerance (without `local_error`: 25)"""
     half_length_every: Count | None = 4
     """in every n-th round the maximum length is halved, because near contacts the model is reliable for only a few
     steps; none: never"""
@@ -239,8 +239,8 @@ class StitchConfig(Settings):
     sampled states, because two stitches may help together where neither helps alone; 0: never [the paper]"""
     dead_end_value: Finite | None = None
     """value of a dead end, which is a non-terminal state without a logged action; none: the smallest possible value.
-    This is the smallest reward of a step that continues / (1 - gamma) or, if episodes terminate, the minimum of that, 0
-    and the smallest reward of a step that terminates"""
+    This is r / (1 - gamma), where r is the smallest reward of a step that does not terminate. If episodes terminate,
+    it is at most 0 and at most the smallest reward of a step that terminates"""
     planner: Planner = "gauss-newton"
     """method that plans the actions of a stitch: gauss-newton or cross-entropy [the paper]"""
     every_length: bool = False
@@ -347,8 +347,8 @@ class Config(Settings):
     bounds value differences"""
     penalty_steps: NonNegative = 3.0
     """penalty for a stitch error of 1, given as a number of lost steps. A lost step costs (1 - gamma) x (largest -
-    smallest value V in the log's MDP); values so low that only the rarest 1% of the rewards explain them do not
-    count"""
+    smallest value V in the log's MDP), where V counts as at least r / (1 - gamma) with r the 1st percentile of the
+    rewards"""
     penalty: NonNegative | None = None
     """penalty for a stitch error of 1, in units of reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True

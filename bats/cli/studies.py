@@ -114,9 +114,10 @@ def add_benchmark(parser: ArgumentParser) -> None:
     --seeds N  all but own: number of seeds (0 to N-1) to fit on the same log; the default is 5 for mountain-car, else 3
     --episodes N  all but own: episodes per policy and seed; the default is 100, or in mazes the same number of episodes
         from every cell
-    --out FOLDER  folder for the runs and the results; the default is runs/STUDY, or for own runs/own-LOG
+    --out FOLDER  folder for the runs and the results; the default is runs/STUDY (own: runs/own-LOG)
     --methods NAMES  all but mountain-car: methods to compare, separated by commas; the default is all methods of the
-        study, for own bc,td3-bc,iql. own always fits BATS, because its model and graph measure the others
+        study (own: bc,td3-bc,iql). The study own always fits BATS too, because it compares the methods in the model of
+        BATS
     --tasks NAMES  maze2d, mujoco and zoo only: tasks to compare on, separated by commas; the default is all
     --updates N  all but mountain-car: updates of every baseline; the default is 50,000 for zoo, else each method's own
     --workers N  maze2d, mujoco and zoo only: number of processes that evaluate snapshots (default: 1)
