@@ -159,7 +159,8 @@ def add_collect(parser: ArgumentParser) -> None:
     table = f"""
     TASK  name of a task; `bats-rl data collect list` shows all names
     --rows N  number of rows to collect; the default depends on the task
-    --seed SEED  the same seed gives the same log, byte for byte (default: 0)
+    --seed SEED  the same seed gives the same log, byte for byte; for mixed logs, only on the same kind of machine
+        (default: 0)
     --out OUT  {OUT}; the default is TASK-SEED.hdf5
     --published  mazes only: write the layout of D4RL's published files, including its errors (rewards are one row late,
         some observations are repeated, next states are missing)
