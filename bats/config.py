@@ -347,8 +347,8 @@ class Config(Settings):
     bounds value differences"""
     penalty_steps: NonNegative = 3.0
     """penalty for a stitch error of 1, given as a number of lost steps. A lost step costs (1 - gamma) x (largest -
-    smallest value V in the log's MDP), where V counts as at least r / (1 - gamma) with r the 1st percentile of the
-    rewards"""
+    smallest value in the log's MDP). The smallest value is raised to r / (1 - gamma) if it is lower, where r is the
+    1st percentile of the rewards"""
     penalty: NonNegative | None = None
     """penalty for a stitch error of 1, in units of reward [c]; replaces `penalty_steps`"""
     penalize_rounds: bool = True

@@ -42,8 +42,9 @@ COLUMNS = """
 READING = """
     --actions auto|discrete|continuous  how actions are read. discrete: as an index; continuous: as a vector; auto: as
         an index if there is one integer per row (default: auto)
-    --timeouts auto|trust|ignore  which timeouts end an episode. trust: all; ignore: none; auto: all; but if the states
-        continue after at least 95% of them, only those after which they do not (default: auto)
+    --timeouts auto|trust|ignore  which timeouts end an episode. trust: all; ignore: none; auto: all, unless the
+        states continue after at least 95% of the timeouts; then only timeouts after which the states do not continue
+        (default: auto)
     --max-memory X  maximum memory for reading the log, in gigabytes; the default is half of what this process may use
 """
 REWARD = """

@@ -39,8 +39,8 @@ def _add_changes(parser: ArgumentParser, *, log: bool) -> None:
     --gamma X  discount per step
     --dead-end-value X  value of a dead end, which is a non-terminal state without a logged action
     --penalty-steps X  {only}penalty for a stitch error of 1, given as a number of lost steps. A lost step costs (1 -
-        gamma) x (largest - smallest value V in the log's MDP), where V counts as at least r / (1 - gamma) with r the
-        1st percentile of the rewards
+        gamma) x (largest - smallest value in the log's MDP). The smallest value is raised to r / (1 - gamma) if it is
+        lower, where r is the 1st percentile of the rewards
     --penalty X  {only}penalty for a stitch error of 1, in units of reward; replaces --penalty-steps
     --tolerance X  {only}maximum error of a stitch; stitches with larger errors are dropped
     {REWARD.replace("use another", f"{only}use another")}
