@@ -117,9 +117,11 @@ def known_model(push: float, reward: MLP, termination: MLP | None) -> Dynamics:
     return Dynamics(networks, *[Standardizer(jnp.zeros(1), jnp.ones(1))] * 5, kind)
 
 
-def push_model(*, mean: float = 0.0, std: float = 1.0, centre: float = 0.0, half: float = 1.0) -> ScaledDynamics:
+def push_model(
+    *, mean: float = 0.0, std: float = 1.0, centre: float = 0.0, half: float = 1.0, end_log_odds: float = 0.0
+) -> ScaledDynamics:
     """The action is added to the state, the reward is 10 s', and half of all steps end."""
-    dynamics = known_model(1.0, linear([[0.0], [0.0], [10.0]], [0.0]), linear([[0.0]] * 3, [0.0]))
+    dynamics = known_model(1.0, linear([[0.0], [0.0], [10.0]], [0.0]), linear([[0.0]] * 3, [end_log_odds]))
     return ScaledDynamics(dynamics, *(jnp.array([number]) for number in (mean, std, centre, half)))
 
 

@@ -500,6 +500,17 @@ def test_combo_replaces_the_last_rows_by_rollouts_from_their_states(length: int)
     assert np.asarray(found.discounts[2:]) == close(np.full(4, 0.45))  # gamma times the probability of going on
 
 
+def test_combo_restarts_rollouts_after_a_termination() -> None:
+    states = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    batch = one_number_batch(states, np.linspace(-1, 1, 6), states, states + 0.5)
+    config = COMBOConfig(batch_size=6, real_share=1 / 3, rollout_length=2, gamma=0.9)
+    networks = {"actor": soft_policy(gaussian(9.0, 0.01))}  # every action is 1
+    found = jitted(combo.with_rollouts)(networks, batch, push_model(end_log_odds=20.0), KEY, config)
+    assert np.asarray(found.states[2:, 0]) == close([2.0, 3.0, 2.0, 3.0])
+    assert np.asarray(found.next_states[2:, 0]) == close([3.0, 4.0, 3.0, 4.0])
+    assert np.asarray(found.discounts[2:]) == close(np.zeros(4))
+
+
 def test_combo_lowers_rollouts_and_raises_logged_rows() -> None:
     batch = one_number_batch([1.0, -1.0, 0.5], [0.5, -0.5, 0.1], [1.0, 2.0, 0.0], [0.0, 2.0, 1.0])
     config = COMBOConfig(batch_size=3, real_share=2 / 3, beta=0.3, sampled_actions=3)

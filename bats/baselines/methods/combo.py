@@ -22,6 +22,9 @@ from bats.baselines.methods.cql import soft_maximum
 from bats.baselines.model import ScaledDynamics
 from bats.baselines.networks import sample_squashed, squared_error, values
 
+LIKELY = 0.5
+"""a step with a smaller probability of going on is taken for a termination"""
+
 
 def logged_rows(config: COMBOConfig) -> int:
     """How many rows of a batch are logged ones: they come first."""
@@ -29,20 +32,22 @@ def logged_rows(config: COMBOConfig) -> int:
 
 
 def with_rollouts(networks: Networks, batch: Batch, model: ScaledDynamics, key: Array, config: COMBOConfig) -> Batch:
-    """The batch with its last rows replaced by rollouts from their states."""
+    """The batch with its last rows replaced by rollouts from their states, which restart after a termination."""
     first = logged_rows(config)
     length = config.rollout_length
     count = -(-(config.batch_size - first) // length)
     if count == 0:
         return batch
+    starts = batch.states[first : first + count]
 
     def step(states: Array, step_key: Array) -> tuple[Array, tuple[Array, ...]]:
         action_key, model_key = jax.random.split(step_key)
         actions, _ = sample_squashed(networks["actor"].network, states, action_key)
         next_states, rewards, continues = model.step(states, actions, model_key)
-        return next_states, (states, actions, rewards, config.gamma * continues, next_states)
+        following = jnp.where((continues < LIKELY)[:, None], starts, next_states)
+        return following, (states, actions, rewards, config.gamma * continues, next_states)
 
-    _, steps = jax.lax.scan(step, batch.states[first : first + count], jax.random.split(key, length))
+    _, steps = jax.lax.scan(step, starts, jax.random.split(key, length))
     rolled = [part.reshape(-1, *part.shape[2:])[: config.batch_size - first] for part in steps]
     names = ("states", "actions", "rewards", "discounts", "next_states")
     joined = {
