@@ -179,9 +179,9 @@ class CandidateConfig(Settings):
     edges from there. longest: only its last state, so that the planner has as many actions as possible; all: each of
     its states [the paper]"""
     impact: Literal["advantage", "value"] = "advantage"
-    """when a candidate counts as a gain. advantage: if the rewards along its path and V(target) together exceed
-    V(source) and the expected penalty; value: if V(target) > V(state that the policy reaches in the same number of
-    steps) [the paper]"""
+    """when a candidate counts as a gain. advantage: if the discounted rewards along its path + the discounted
+    V(target) > V(source) + the expected penalty; value: if V(target) > V(state that the policy reaches in the same
+    number of steps) [the paper]"""
     skip: CountOrZero = 3
     """number of next states on the policy's own rollout that also count as neighbours, to find shortcuts in slow data;
     0: none [the paper]"""
@@ -239,8 +239,8 @@ class StitchConfig(Settings):
     sampled states, because two stitches may help together where neither helps alone; 0: never [the paper]"""
     dead_end_value: Finite | None = None
     """value of a dead end, which is a non-terminal state without a logged action; none: the smallest possible value.
-    This is r / (1 - gamma), where r is the smallest reward of a step that does not terminate. If episodes terminate,
-    it is at most 0 and at most the smallest reward of a step that terminates"""
+    This is r / (1 - gamma), where r is the smallest reward of a step that does not terminate. If the log
+    has terminations, it is the smallest of this number, 0 and the smallest reward of a step that terminates"""
     planner: Planner = "gauss-newton"
     """method that plans the actions of a stitch: gauss-newton or cross-entropy [the paper]"""
     every_length: bool = False

@@ -112,8 +112,8 @@ def add_benchmark(parser: ArgumentParser) -> None:
     parser.add_argument("log", nargs="?", metavar="LOG", help=f"own only: {LOG}")
     table = """
     --seeds N  all but own: number of seeds (0 to N-1) to fit on the same log; the default is 5 for mountain-car, else 3
-    --episodes N  all but own: episodes per policy and seed; the default is 100, or in mazes the same number of episodes
-        from every cell
+    --episodes N  all but own: episodes per policy and seed; the default is 100; in mazes, a fixed number for each
+        cell
     --out FOLDER  folder for the runs and the results; the default is runs/STUDY (own: runs/own-LOG)
     --methods NAMES  all but mountain-car: methods to compare, separated by commas; the default is all methods of the
         study (own: bc,td3-bc,iql). The study own always fits BATS too, because it compares the methods in the model of
@@ -185,7 +185,9 @@ def _run_comparison(arguments: Namespace, terminal: Terminal) -> None:
     from bats.studies.comparison import read_logs, read_scores, run_comparison, write_results, write_trajectories
 
     with shown_progress(terminal.err, quiet=arguments.quiet) as progress:
-        run_comparison(folder, config, workers=arguments.workers, progress=progress)
+        failures = run_comparison(folder, config, workers=arguments.workers, progress=progress)
+    for failure in failures:
+        print_line(f"failed: {failure}", terminal.out)
     scores = read_scores(folder, config)
     logs = read_logs(folder, config) if study.by_log else ()
     for path in write_results(folder, f"Methods compared: {arguments.study}", scores, logs):

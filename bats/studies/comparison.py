@@ -30,7 +30,7 @@ from bats.config import ModelConfig
 from bats.data.dataset import Dataset
 from bats.data.formats.hdf5 import write_hdf5
 from bats.data.formats.load import load_dataset
-from bats.errors import SettingError
+from bats.errors import DataError, SettingError
 from bats.evaluation.comparison import ReturnEstimate, compare
 from bats.model.fit import Model, fit_model, load_model, save_model
 from bats.policy.files import load_policy
@@ -72,9 +72,12 @@ class StudyFolder:
 
 def run_comparison(
     folder: Path, config: ComparisonConfig, *, workers: int = 1, progress: Progress = no_progress
-) -> None:
-    """Collects the logs, trains every run that is not finished, and evaluates every snapshot that is not evaluated."""
-    study = StudyFolder(folder)
+) -> list[str]:
+    """Collects the logs, trains every run that is not finished, and evaluates every snapshot that is not evaluated.
+
+    Returns in words which fits of BATS failed; these do not stop the others.
+    """
+    study, failures = StudyFolder(folder), []
     logs = {task: task_log(study, task, config, progress) for task in config.tasks}
     for method in config.methods:
 
@@ -82,10 +85,11 @@ def run_comparison(
             progress(f"{method}: {stage}", done, total)
 
         if method in (BATS, BATS_PAPER):
-            _fit_bats(study, method, logs, config, of_method)
+            failures += _fit_bats(study, method, logs, config, of_method)
         else:
             _train_baseline(study, method, logs, config, of_method)
             _evaluate(study, method, config, workers, of_method)
+    return failures
 
 
 def task_log(study: StudyFolder, task: str, config: ComparisonConfig, progress: Progress = no_progress) -> Dataset:
@@ -156,11 +160,17 @@ def _curve_of(path: Path, environment: str, episodes: int | None) -> None:
 
 def _fit_bats(
     study: StudyFolder, method: str, logs: dict[str, Dataset], config: ComparisonConfig, progress: Progress
-) -> None:
+) -> list[str]:
+    """Fits and evaluates every run; returns in words which fits failed."""
+    failures = []
     for task, log in logs.items():
         for seed in range(config.seeds):
             run = RunFolder(study.run(method, task, seed))
-            result = fit(log, config.of_bats(method, task), seed=seed, folder=run.path, progress=progress)
+            try:
+                result = fit(log, config.of_bats(method, task), seed=seed, folder=run.path, progress=progress)
+            except DataError as error:
+                failures.append(f"{method} on {task}, seed {seed}: {error}")
+                continue
             environment, episodes = find_task(task).environment, config.episodes
             if not run.evaluation.exists():
                 found = compare(result.policy, environment, run=run, episodes=episodes, progress=progress)
@@ -169,6 +179,7 @@ def _fit_bats(
                 stitched = load_policy(run.compared(STITCHED))
                 found = compare(stitched, environment, episodes=episodes, progress=progress)
                 found.save(_stitched_evaluation(run))
+    return failures
 
 
 def _stitched_evaluation(run: RunFolder) -> Path:

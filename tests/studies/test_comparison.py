@@ -55,6 +55,17 @@ def test_a_study_trains_and_evaluates_every_run_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_fit_that_fails_is_reported_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    few = ComparisonConfig(tasks=("maze2d-umaze", "maze2d-open"), methods=("bats",), seeds=1, rows=70, episodes=2)
+    failures = run_comparison(tmp_path, few)
+    assert [failure.split(":")[0] for failure in failures] == [
+        "bats on maze2d-umaze, seed 0",
+        "bats on maze2d-open, seed 0",
+    ]
+    assert all("at least 75 rows with a known next state to train a model on" in failure for failure in failures)
+    assert read_scores(tmp_path, few) == []
+
+
 def test_unknown_methods_and_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SettingError, match="no method called 'dqn'"):
         replace(SMALL, methods=("dqn",))
