@@ -66,6 +66,10 @@ class ModelReturn:
     leaves_support: float
     """share of the rollouts that come to states far from all logged ones"""
 
+    @property
+    def pessimistic(self) -> float:
+        return self.value - self.disagreement
+
 
 @dataclass(frozen=True, eq=False)
 class StartBounds:

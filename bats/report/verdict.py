@@ -52,6 +52,7 @@ def selection_section(run: Contents) -> Section | None:
             f"{one.clone.upper:.6g}",
             f"{one.comparable_lower:.6g}",
             f"{one.in_model.value:.6g}",
+            f"{one.in_model.disagreement:.6g}",
             f"{one.in_model.leaves_support:.1%}",
             "this run's policy" if name == run.summary.policy else "",
         )
@@ -61,10 +62,11 @@ def selection_section(run: Contents) -> Section | None:
         f"This run's policy is {POLICY_NAMES[run.summary.policy]}. The policy with the best lower bound is kept. For "
         "this comparison, all bounds have the same calibration factors. If the lower bounds differ by at most 1% of "
         "the range of possible values, a clone of the log is kept only if its value in the model (not a bound) is "
-        "higher by more than the members of the model disagree."
+        "higher by more than the smaller of the two disagreements of the ensemble members, and still higher if each "
+        "value is reduced by its own disagreement."
     )
     bounds = ("lower bound", "upper bound", "lower bound, same factors")
-    heading = ("policy", *bounds, "value in the model", "rollouts that leave the support", "")
+    heading = ("policy", *bounds, "value in the model", "disagreement", "rollouts that leave the support", "")
     return Section("Compared with plain clones of the log", text, tables=[Table(heading, rows, words=True)])
 
 

@@ -7,8 +7,9 @@
 Where stitching does not help, a plain clone of the log may be the better policy. All are bounded in the same way, with
 the same model, and the one with the best lower bound is the policy of the run. For this comparison all have the same
 calibration factors; the bounds in their certificates have factors of their own. Lower bounds that are alike decide
-nothing, as where a log is too small for bounds; then a clone of the log is only preferred if it is better in the model
-by more than the model's members disagree.
+nothing, as where a log is too small for bounds; then a clone of the log is only preferred if it is clearly better in
+the model. The model's disagreement about a policy counts against this policy: a clone of the graph's policy that leaves
+the support of the log is not kept because little is known about it.
 """
 
 from __future__ import annotations
@@ -66,4 +67,6 @@ def clearly_better(one: Certificate, other: Certificate) -> bool:
     gain = one.comparable_lower - other.comparable_lower
     if abs(gain) > ALIKE_BOUNDS * (one.ceiling - one.floor):
         return gain > 0
-    return one.in_model.value - other.in_model.value > one.in_model.disagreement + other.in_model.disagreement
+    own, others = one.in_model, other.in_model
+    margin = min(own.disagreement, others.disagreement)
+    return own.value - others.value > margin and own.pessimistic > others.pessimistic

@@ -29,6 +29,11 @@ def compared(lower: float, *, in_model: float = 0.0, disagreement: float = 0.0) 
     return replace(simple_certificate(lower, 10.0), in_model=ModelReturn(in_model, disagreement, 0.0))
 
 
+def alike(in_model: float) -> Certificate:
+    """Only the value in the model differs."""
+    return compared(0.0, in_model=in_model, disagreement=1.0)
+
+
 @pytest.mark.parametrize(
     ("certificates", "best"),
     [
@@ -36,10 +41,15 @@ def compared(lower: float, *, in_model: float = 0.0, disagreement: float = 0.0) 
         ({"bats": compared(1.0, in_model=9.0), "log": compared(4.0), "best-tenth": compared(3.0)}, "log"),
         ({"bats": compared(0.0, in_model=5.0), "log": compared(0.1, in_model=5.5, disagreement=0.6)}, "bats"),
         ({"bats": compared(0.0, in_model=5.0), "log": compared(0.1, in_model=5.5, disagreement=0.4)}, "log"),
-        ({"bats": compared(0.0, in_model=5.0, disagreement=1.0), "log": compared(0.0, in_model=5.5)}, "bats"),
+        ({"bats": compared(0.0, in_model=5.0, disagreement=9.0), "log": compared(0.0, in_model=5.5)}, "log"),
+        ({"bats": compared(0.0, in_model=5.0, disagreement=9.0), "log": compared(0.0, in_model=4.0)}, "bats"),
+        ({"bats": alike(5.0), "log": alike(5.9), "best-tenth": alike(6.1)}, "best-tenth"),
         ({"bats": compared(0.0), "log": compared(0.0), "best-tenth": compared(0.0)}, "bats"),
     ],
-    ids=["best bound", "better bound", "within disagreement", "clearly better", "own disagreement", "equal"],
+    ids=[
+        *("best bound", "better bound", "not better if reduced", "clearly better", "uncertain and worse"),
+        *("uncertain and better", "by more than they disagree", "equal"),
+    ],
 )
 def test_the_best_bound_decides_and_where_bounds_are_alike_the_model(
     certificates: dict[str, Certificate], best: str
