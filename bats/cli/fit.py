@@ -143,7 +143,8 @@ def _selection_facts(result: Result) -> dict[str, str]:
     run = RunFolder(result.folder)
     found = {name: load_certificate(run.certificates / name) for name in COMPARED}
     bounds = [
-        f"{name} {one.clone.lower:.4g} to {one.clone.upper:.4g}, {one.in_model.value:.4g} in the model"
+        f"{name} {one.clone.lower:.4g} to {one.clone.upper:.4g}, {one.in_model.value:.4g} in the model, "
+        f"whose members disagree by {one.in_model.disagreement:.2g}"
         for name, one in found.items()
         if one is not None
     ]
