@@ -32,7 +32,7 @@ def add_evaluate(parser: ArgumentParser) -> None:
     --set-state MODULE:FUNCTION  runs only: a function that takes the environment and a logged state, puts the
         environment into this state and returns the observation, so that the graph's actions can be replayed; the
         current folder is searched for modules too
-    --episodes N  number of episodes, which begin in the environment's own start states; the default is 100; in mazes,
+    --episodes N  number of episodes, which begin in the environment's own start states; the default is 100, or in mazes
         a fixed number for each cell
     --seed SEED  the same seed gives the same starts (default: 0)
     --record FILE  write the policy's episodes as a log (.hdf5)

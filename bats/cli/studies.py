@@ -112,7 +112,7 @@ def add_benchmark(parser: ArgumentParser) -> None:
     parser.add_argument("log", nargs="?", metavar="LOG", help=f"own only: {LOG}")
     table = """
     --seeds N  all but own: number of seeds (0 to N-1) to fit on the same log; the default is 5 for mountain-car, else 3
-    --episodes N  all but own: episodes per policy and seed; the default is 100; in mazes, a fixed number for each
+    --episodes N  all but own: episodes per policy and seed; the default is 100, or in mazes a fixed number for each
         cell
     --out FOLDER  folder for the runs and the results; the default is runs/STUDY (own: runs/own-LOG)
     --methods NAMES  all but mountain-car: methods to compare, separated by commas; the default is all methods of the
