@@ -129,11 +129,11 @@ class BRACConfig(SACConfig):
     sampled_actions: Count = 4
     """number of sampled actions that estimate the divergence in each state"""
     behaviour_updates: Count = 100_000
-    """first updates, which train only the behaviour policy, a model of the policy that made the log"""
+    """number of updates at the beginning that train only the behaviour policy, a model of the policy that made the log"""
     behaviour_learning_rate: Rate = 5e-4
     """learning rate of the behaviour policy"""
     warm_start: Count = 20_000
-    """updates after `behaviour_updates` in which the policy only minimises the divergence"""
+    """number of updates after `behaviour_updates` in which the policy only minimises the divergence"""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class BEARConfig(Baseline):
     target_actions: Count = 10
     """number of actions of the policy in the next state; the best one gives the target"""
     warm_start: Count = 40_000
-    """first updates, in which the policy only reduces the kernel distance"""
+    """number of updates at the beginning in which the policy only reduces the kernel distance"""
 
 
 @dataclass(frozen=True)
