@@ -129,7 +129,7 @@ class BRACConfig(SACConfig):
     sampled_actions: Count = 4
     """number of sampled actions that estimate the divergence in each state"""
     behaviour_updates: Count = 100_000
-    """number of updates at the beginning that train only a model of the policy that made the log, the behaviour policy"""
+    """number of updates at the beginning that train only the behaviour policy, which imitates the log"""
     behaviour_learning_rate: Rate = 5e-4
     """learning rate of the behaviour policy"""
     warm_start: Count = 20_000
