@@ -119,9 +119,13 @@ class _Bars:
         self._bars = bars
         self._since: dict[str, float] = {}
         self._bar: dict[str, TaskID] = {}
+        self._done: dict[str, int] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         name, stage = _without_detail(stage), shown_text(stage).plain
+        if done < self._done.get(name, 0) and name in self._bar:  # the same work begins again, for another policy say
+            self._bars.reset(self._bar[name])
+        self._done[name] = done
         since = self._since.setdefault(name, time.monotonic())
         if name not in self._bar and time.monotonic() - since > PATIENCE and done < total:
             self._bar[name] = self._bars.add_task(stage, total=total)
@@ -136,9 +140,14 @@ class _Lines:
         self._console = console
         self._since: dict[str, tuple[float, int]] = {}
         self._last: dict[str, float] = {}
+        self._done: dict[str, int] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now, name = time.monotonic(), _without_detail(stage)
+        if done < self._done.get(name, 0):  # the same work begins again, for another policy say
+            self._since.pop(name)
+            self._last.pop(name, None)
+        self._done[name] = done
         since, before = self._since.setdefault(name, (now, done))  # what was done before was not done in this time
         if done >= total or now - self._last.setdefault(name, since) < LINE_EVERY:
             return

@@ -43,6 +43,28 @@ def test_the_time_left_of_continued_work_does_not_count_what_was_done_before(mon
     assert screen.getvalue() == "collecting: 53 of 59, about 12 s left\n"  # 6 s for 3, so 12 s for the other 6
 
 
+def test_the_time_left_of_work_that_begins_again_does_not_count_the_time_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 100.0, 200.0, 206.0])
+    monkeypatch.setattr("bats.cli.output.time.monotonic", lambda: next(clock))
+    screen = io.StringIO()
+    with shown_progress(Console(file=screen, width=100)) as progress:
+        for done in (0, 9, 0, 3):
+            progress("cloning", done, 9)
+    assert screen.getvalue() == "cloning: 3 of 9, about 12 s left\n"
+
+
+def test_a_bar_begins_again_with_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(np.arange(0.0, 1000.0, 10.0))
+    monkeypatch.setattr("bats.cli.output.time.monotonic", lambda: float(next(clock)))
+    screen = io.StringIO()
+    with shown_progress(Console(file=screen, force_terminal=True, width=100)) as progress:
+        for done in (0, 8, 9, 0, 1):
+            progress("cloning", done, 9)
+    assert "1/9" in screen.getvalue().rsplit("cloning", 1)[1]
+
+
 def test_the_name_of_a_stage_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for terminal in (True, False):
         clock = iter(np.arange(0.0, 100.0, 10.0))
