@@ -62,7 +62,9 @@ def test_a_bar_begins_again_with_its_work(monkeypatch: pytest.MonkeyPatch) -> No
     with shown_progress(Console(file=screen, force_terminal=True, width=100)) as progress:
         for done in (0, 8, 9, 0, 1):
             progress("cloning", done, 9)
-    assert "1/9" in screen.getvalue().rsplit("cloning", 1)[1]
+    last = screen.getvalue().rsplit("cloning", 1)[1]
+    assert "1/9" in last
+    assert "0:00:00" not in last  # the time left of finished work
 
 
 def test_the_name_of_a_stage_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
