@@ -116,8 +116,7 @@ def add_benchmark(parser: ArgumentParser) -> None:
         cell
     --out FOLDER  folder for the runs and the results; the default is runs/STUDY (own: runs/own-LOG)
     --methods NAMES  all but mountain-car: methods to compare, separated by commas; the default is all methods of the
-        study (own: bc,td3-bc,iql). The study own always fits BATS too, because it compares the methods in the model of
-        BATS
+        study (own: bc,td3-bc,iql). The study `own` always fits BATS too, because it compares the methods in its model
     --tasks NAMES  maze2d, mujoco and zoo only: tasks to compare on, separated by commas; the default is all
     --updates N  all but mountain-car: updates of every baseline; the default is 50,000 for zoo, else each method's own
     --workers N  maze2d, mujoco and zoo only: number of processes that evaluate snapshots (default: 1)
