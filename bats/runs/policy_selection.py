@@ -7,9 +7,9 @@
 Where stitching does not help, a plain clone of the log may be the better policy. All are bounded in the same way, with
 the same model, and the one with the best lower bound is the policy of the run. For this comparison all have the same
 calibration factors; the bounds in their certificates have factors of their own. Lower bounds that are alike decide
-nothing, as where a log is too small for bounds; then a clone of the log is only preferred if it is clearly better in
-the model. The model's disagreement about a policy counts against this policy: a clone of the graph's policy that leaves
-the support of the log is not kept because little is known about it.
+nothing, as where a log is too small for bounds; then a clone of the log is only preferred if its value in the model is
+higher, both as it is and minus the disagreement of the ensemble members. So uncertainty counts against a policy: a
+clone that leaves the support of the log is not kept just because little is known about it.
 """
 
 from __future__ import annotations
@@ -53,20 +53,18 @@ def clone_log(
 
 
 def select_policy(certificates: Mapping[str, Certificate]) -> str:
-    """The first policy, or one that is clearly better than it; of several, the later ones only if better still."""
+    """The first policy, or one that is better than it; of several, the later ones only if better still."""
     first, *others = certificates
     best = first
     for name in others:
-        if all(clearly_better(certificates[name], certificates[other]) for other in {first, best}):
+        if all(is_better(certificates[name], certificates[other]) for other in {first, best}):
             best = name
     return best
 
 
-def clearly_better(one: Certificate, other: Certificate) -> bool:
+def is_better(one: Certificate, other: Certificate) -> bool:
     """Whether a policy has a better lower bound than another or, where these are alike, a better value in the model."""
     gain = one.comparable_lower - other.comparable_lower
     if abs(gain) > ALIKE_BOUNDS * (one.ceiling - one.floor):
         return gain > 0
-    own, others = one.in_model, other.in_model
-    margin = min(own.disagreement, others.disagreement)
-    return own.value - others.value > margin and own.pessimistic > others.pessimistic
+    return one.in_model.value > other.in_model.value and one.in_model.pessimistic > other.in_model.pessimistic

@@ -47,8 +47,8 @@ def alike(in_model: float) -> Certificate:
         ({"bats": compared(0.0), "log": compared(0.0), "best-tenth": compared(0.0)}, "bats"),
     ],
     ids=[
-        *("best bound", "better bound", "not better if reduced", "clearly better", "uncertain and worse"),
-        *("uncertain and better", "by more than they disagree", "equal"),
+        *("best bound", "better bound", "not better if reduced", "better in the model", "uncertain and worse"),
+        *("uncertain and better", "equally uncertain", "equal"),
     ],
 )
 def test_the_best_bound_decides_and_where_bounds_are_alike_the_model(
