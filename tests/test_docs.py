@@ -27,8 +27,9 @@ def snippets() -> list[tuple[str, str]]:
 
 
 def snippet(document: str, code: str) -> object:
-    # those that fit with a preset take minutes
-    return pytest.param(code, id=document, marks=[pytest.mark.slow] if '"demo"' in code else [])
+    # those that fit or train take long, with a preset minutes
+    fits = any(word in code for word in ('"demo"', "fit(log", "train_runs(", "train("))
+    return pytest.param(code, id=document, marks=[pytest.mark.slow] if fits else [])
 
 
 @pytest.mark.parametrize("code", [snippet(*found) for found in snippets()])

@@ -40,6 +40,7 @@ def test_there_are_five_and_each_is_short() -> None:
     assert all(len(script.read_text().splitlines()) <= 40 for script in scripts)
 
 
+@pytest.mark.slow
 def test_an_own_csv_ends_with_a_verdict_and_a_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

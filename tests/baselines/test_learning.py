@@ -72,6 +72,7 @@ def learned_values(states: Any) -> np.ndarray:
     return np.asarray(network(jnp.asarray(BOTH_STATES)))[:, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discrete", [False, True])
 def test_iql_without_preferences_learns_the_value_of_the_logs_policy(discrete: bool) -> None:
     trainer, states = two_state_runs("iql", discrete=discrete, **EVALUATION)

@@ -21,6 +21,7 @@ def test_a_second_fit_of_the_same_log_compiles_nothing() -> None:
     assert names == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [0.0, 11.0])  # the second one decides how many updates there are
 def test_a_log_of_nearly_the_same_size_is_trained_on_by_the_same_program(passes: float) -> None:
     config = replace(SMALL.model, passes=passes)

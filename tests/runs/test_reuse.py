@@ -55,6 +55,7 @@ def test_with_the_same_rewards_the_model_is_taken_as_it_is_and_stitching_continu
     assert folder_bytes(finished_run) == before
 
 
+@pytest.mark.slow
 def test_for_another_reward_only_the_rewards_are_learned(finished_run: Path, tmp_path: Path) -> None:
     log = lower_left_log()
     result = fit(log, SMALL, reuse=finished_run, folder=tmp_path / "corner")
