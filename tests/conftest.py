@@ -19,6 +19,8 @@ UNCHECKED = (
     "graph/kernels.py",  # a wrapper would break what Numba compiles
     "data/distinct.py",
     "cli/main.py",
+    "cli/options.py",  # these two build a parser for every call, without any array, thousands of times in the tests
+    "cli/settings.py",
     "metric/scaled.py",  # JAX rebuilds the metric around whatever it traces
     "config.py",  # it checks its values itself, and tests give it wrong ones
     # these run where jaxtyping is not installed, so their annotations cannot be evaluated

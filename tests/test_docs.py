@@ -28,7 +28,7 @@ def snippets() -> list[tuple[str, str]]:
 
 def snippet(document: str, code: str) -> object:
     # those that fit or train take long, with a preset minutes
-    fits = any(word in code for word in ('"demo"', "fit(log", "train_runs(", "train("))
+    fits = any(word in code for word in ('"demo"', "fit(log", "train_runs(", "train(", "learn_bisimulation("))
     return pytest.param(code, id=document, marks=[pytest.mark.slow] if fits else [])
 
 

@@ -26,6 +26,7 @@ MEMORY = "expected a log that takes at most 300.0 MB of memory to read, found on
 class TestMemory:
     """`validate` with a limit of 0.3 GB, in processes of their own: files of at most 2 MB that ask for much more."""
 
+    @pytest.mark.slow
     def test_small_files_that_ask_for_much_memory(self, tmp_path: Path) -> None:
         calls = validate_all([bomb(tmp_path) for bomb in BOMBS], "--max-memory", "0.3")
         for message, call in zip(BOMBS.values(), calls, strict=True):

@@ -155,6 +155,7 @@ trained(Path(sys.argv[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills")
+@pytest.mark.slow
 def test_a_collection_that_is_killed_goes_on_as_if_it_had_not_been(
     whole: tuple[OnlineRun, Path], tmp_path: Path
 ) -> None:
@@ -197,6 +198,7 @@ def test_other_environments_are_refused(environment: str, message: str) -> None:
         train_online(environment, SMALL, seed=0)
 
 
+@pytest.mark.slow
 def test_a_mixed_log_says_how_it_was_made_and_can_be_continued(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_file_of_another_run_is_named(tmp_path: Path, name: str) -> None:
         folder.finished()
 
 
+@pytest.mark.slow
 def test_a_study_in_which_one_run_has_diverged_can_be_continued(tmp_path: Path) -> None:
     config = TD3BCConfig(updates=40, snapshots=4, hidden=(8,), critic_hidden=(8,), batch_size=16)
     log = plane_log()

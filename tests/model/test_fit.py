@@ -99,6 +99,7 @@ def test_a_log_without_terminations_has_a_model_that_never_terminates(linear_mod
     assert np.all(np.asarray(linear_model.dynamics.termination(states, actions, states)) == 0)
 
 
+@pytest.mark.slow
 def test_the_elites_are_the_members_with_the_lowest_validation_error() -> None:
     log, model = quick_log(), quick_model()
     split = split_rows(log, seed=0)
@@ -289,6 +290,7 @@ def test_long_logs_are_trained_on_for_more_updates_with_the_same_patience(
     assert [(one.schedule.updates, one.patience, one.evaluate_every) for one in problems] == [(updates, 7, 10)]
 
 
+@pytest.mark.slow
 def test_discrete_actions_enter_one_hot_and_terminations_are_learned() -> None:
     """A counter that action 1 raises and action 0 keeps; reaching 5 terminates."""
     rng = np.random.default_rng(0)

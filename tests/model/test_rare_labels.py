@@ -58,6 +58,7 @@ def check_rare_rewards_and_terminations(rows: HeldOut) -> None:
     assert rows.predicted_termination.mean() == pytest.approx(rows.terminations.mean(), rel=0.15)
 
 
+@pytest.mark.slow
 def test_rare_large_rewards_are_learned_beside_a_small_dense_cost_and_so_are_rare_terminations(
     rare_model: Model,
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_dense_reward_has_no_rare_ones_and_is_learned() -> None:
     assert error_summary(model.held_out)["reward_mean_absolute"] < 0.03  # its std is about 1
 
 
+@pytest.mark.slow
 def test_a_model_with_rare_rewards_is_saved_and_loaded(rare_model: Model, tmp_path: Path) -> None:
     save_model(rare_model, tmp_path / "model.safetensors")
     loaded = load_model(tmp_path / "model.safetensors").dynamics
@@ -91,6 +93,7 @@ def test_a_model_with_rare_rewards_is_saved_and_loaded(rare_model: Model, tmp_pa
     assert np.array_equal(loaded.reward(states, actions, states), expected)
 
 
+@pytest.mark.slow
 def test_a_reward_that_only_terminations_have_is_not_expected_of_steps_that_continue(rare_model: Model) -> None:
     dynamics = rare_model.dynamics
     beyond = jnp.full((2, 5, WIDTH), 0.0).at[..., 0].set(3.0)

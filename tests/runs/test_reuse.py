@@ -102,6 +102,7 @@ def test_reused_stitches_are_of_no_round_and_their_pairs_are_not_stitched_again(
     assert history.is_open(pair, old.length)[~np.isin(pair, pair[old.accepted])].all()  # what failed may be tried again
 
 
+@pytest.mark.slow
 def test_a_run_that_reused_another_hands_on_the_stitches_of_both(finished_run: Path, tmp_path: Path) -> None:
     plain = replace(SMALL, certificate=None)
     second = fit(small_log(), plain, reuse=finished_run, folder=tmp_path / "second")

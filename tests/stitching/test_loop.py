@@ -72,6 +72,7 @@ def stitches_on_the_rollout(mdp: TabularMDP) -> list[tuple[list[float], list[flo
     return [tuple(pair) for pair in ends.astype(np.float64).round(2).tolist()]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_stitches_are_only_as_long_as_the_model_is_reliable_unless_a_length_is_set() -> None:
     log = crossing()
     # errors of 0.004 per step: two of them stay below the tolerance of 0.01, and three do not

@@ -120,6 +120,7 @@ def events() -> list[Event]:
     return list(stitched())
 
 
+@pytest.mark.slow
 def test_the_metric_is_learned_before_the_first_round_every_few_rounds_and_after_the_last(events: list[Event]) -> None:
     numbers = [
         ("metric", event.rounds) if isinstance(event, Refresh) else ("round", event.record.round)
@@ -142,6 +143,7 @@ def test_no_other_metric_is_learned_when_no_plan_ever_succeeds(monkeypatch: pyte
     assert [type(event) for event in stitched(events[:2], hopeless)] == [Finished]
 
 
+@pytest.mark.slow
 def test_the_finished_graph_has_the_errors_by_the_last_metric_alone(events: list[Event]) -> None:
     finished, last = events[-1], events[-2]
     assert isinstance(finished, Finished)
@@ -157,6 +159,7 @@ def test_the_finished_graph_has_the_errors_by_the_last_metric_alone(events: list
     assert finished.error != pytest.approx(as_planned, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_stitches_beyond_the_tolerance_are_left_out_while_a_metric_is_in_use(events: list[Event]) -> None:
     _, step_value = log_mdp()
     rounds: list[Stitches] = []
@@ -176,6 +179,7 @@ def test_stitches_beyond_the_tolerance_are_left_out_while_a_metric_is_in_use(eve
     assert left_out > 0
 
 
+@pytest.mark.slow
 def test_distances_in_steps_are_those_in_value_over_the_value_of_a_step(events: list[Event]) -> None:
     assert isinstance(events[0], Refresh)
     metric, states = events[0].metric, small_log().observations[:20]
@@ -198,6 +202,7 @@ def assert_equal(one: Event, other: Event) -> None:
         assert np.array_equal(one.mdp.target, other.mdp.target)
 
 
+@pytest.mark.slow
 def test_stitching_that_is_stopped_after_any_event_ends_as_if_it_had_never_stopped(events: list[Event]) -> None:
     """No metric is learned twice, and no round is made twice."""
     for count in range(1, len(events)):
