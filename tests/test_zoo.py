@@ -12,7 +12,7 @@ import pytest
 from bats.errors import BatsError
 from bats.evaluation.episodes import evaluate
 from bats.tasks import collect, find_task, normalised_score
-from bats.tasks.episodes import closed_loop
+from bats.tasks.episodes import closed_loop, placed, play
 from bats.tasks.zoo.skill import ControlTask, SkillCollector, goals_seen, random_controller
 from bats.tasks.zoo.tasks import MOUNTAIN_CAR, ZOO
 from tests.logs import assert_same
@@ -141,3 +141,25 @@ def test_a_missing_extra_is_named(name: str, module: str, extra: str, monkeypatc
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BatsError, match=rf"pip install 'bats-rl\[{extra}\]'"):
         collect(name, 10, 0)
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.set_state is not None])
+def test_an_environment_that_is_put_into_an_observed_state_goes_on_as_it_did_from_there(name: str) -> None:
+    task = available(name)
+    assert task.set_state is not None
+    one, other = (gymnasium.make(task.environment) for _ in range(2))
+    controller = random_controller(one.action_space, np.random.default_rng(0))
+    (episode,) = play([one], closed_loop(controller), seeds=[3], max_steps=20)
+    for step in range(len(episode)):
+        placed(other, episode.observations[step].astype(np.float32), task.set_state)
+        after, reward, *_ = other.step(episode.actions[step])
+        # logs have single precision
+        assert after == pytest.approx(episode.observations[step + 1], abs=1e-4)
+        assert reward == pytest.approx(episode.rewards[step], abs=1e-3)
+
+
+def test_a_lander_s_observation_does_not_show_the_ground() -> None:
+    assert {name for name, task in TASKS.items() if task.set_state is None} == {
+        "lunar-lander",
+        "lunar-lander-continuous",
+    }

@@ -109,13 +109,16 @@ def compare(
     """Evaluates a policy in an environment that Gymnasium knows, and the graph of the `run` that it was cloned from.
 
     `episodes` start where the environment starts them. Without a number the task's own start states are used, or 100
-    episodes if it has none: in a maze the same number in every cell. `set_state` as in `evaluate`, for the graph.
+    episodes if it has none: in a maze the same number in every cell. `set_state` as in `evaluate`, for the graph; the
+    tasks that need one and can have one come with it.
     """
     if set_state is not None and run is None:
         raise SettingError("A function that sets the state needs the folder of a run: it is for the run's graph.")
     with open_environments(environment, 1) as (opened,):
         _check_spaces(policy, opened, environment)
         task, spec = task_of_environment(opened), opened.spec
+        if set_state is None and task is not None:
+            set_state = task.set_state
         takes_states = set_state is not None or (task is not None and task.takes_states)
         solution = solve_again(run) if run is not None and takes_states else None
         if set_state is not None and solution is not None:  # tried before the work

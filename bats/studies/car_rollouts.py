@@ -12,7 +12,6 @@ replay then repeats the last action for a few steps, and replays that do not nee
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -24,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bats.arrays import Indices, Metric, Progress, no_progress
 from bats.data.dataset import Dataset
 from bats.data.distinct import merge_states
+from bats.evaluation.episodes import open_environments
 from bats.graph.kernels import NO_EDGE
 from bats.graph.mdp import LOGGED, TabularMDP
 from bats.graph.rollouts import Rollouts, roll_out
@@ -32,7 +32,8 @@ from bats.model.ensemble import Dynamics
 from bats.runs.result import Result
 from bats.streams import Stream, generator
 from bats.tasks.episodes import Episode, open_loop, play
-from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
+from bats.tasks.mountain_car import ENVIRONMENT, EPISODE_STEPS
+from bats.tasks.zoo.classic_control import place_car
 
 EXTRA_STEPS = 10
 """most steps for which the last action is repeated"""
@@ -144,8 +145,16 @@ def replay_actions(
         repeats = EXTRA_STEPS if len(taken) and mdp.discount[taken[-1]] == 0 else 0
         actions.append(mdp.action[np.append(taken, np.repeat(taken[-1:], repeats))])
     seeds, states = [None] * len(actions), mdp.states[first_states]
-    with closing(PlacedCar()) as car:
-        return play([car], open_loop(actions), seeds=seeds, states=states, progress=progress, stage="replaying")
+    with open_environments(ENVIRONMENT, 1) as car:
+        return play(
+            car,
+            open_loop(actions),
+            seeds=seeds,
+            states=states,
+            set_state=place_car,
+            progress=progress,
+            stage="replaying",
+        )
 
 
 @eqx.filter_jit

@@ -14,7 +14,6 @@ Four values of a state, all discounted:
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,10 +34,9 @@ from bats.planning.context import PlanningContext
 from bats.runs.result import Result
 from bats.streams import Stream, generator
 from bats.studies.car_rollouts import replay_actions
-from bats.tasks.mountain_car import EPISODE_STEPS, PlacedCar
+from bats.tasks.mountain_car import ENVIRONMENT, EPISODE_STEPS
+from bats.tasks.zoo.classic_control import place_car
 
-AT_ONCE = 64
-"""cars that are driven together"""
 CELLS = (90, 70)
 """cells of position and of velocity over which the lower bound is averaged"""
 
@@ -111,10 +109,10 @@ def measure_values(result: Result, count: int, *, progress: Progress = no_progre
     mdp, policy = result.mdp, result.solution.policy
     rollouts = roll_out(mdp, policy, states, EPISODE_STEPS)
     replayed = replay_actions(mdp, rollouts, states, progress=progress)
-    # the clone sees the state, so all cars are driven together; a replay does not, and needs one car only
-    with ExitStack() as opened:
-        cars = [opened.enter_context(PlacedCar()) for _ in range(min(AT_ONCE, len(states)))]
-        cloned = evaluate(result.graph_clone, cars, starts=mdp.states[states], record=True, progress=progress).episodes
+    starts = mdp.states[states]
+    cloned = evaluate(
+        result.graph_clone, ENVIRONMENT, starts=starts, set_state=place_car, record=True, progress=progress
+    ).episodes
     dead_end_value = result.config.stitch.dead_end_value
     arrive = np.array([episode.terminated for episode in replayed])
     return ValueErrors(

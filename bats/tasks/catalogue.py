@@ -19,7 +19,7 @@ from bats.config import FilePath, Function, checked
 from bats.data.dataset import Dataset
 from bats.errors import BatsError
 from bats.tasks import hopper, mountain_car
-from bats.tasks.episodes import Environment
+from bats.tasks.episodes import Environment, SetState
 from bats.tasks.locomotion import MIXED_ROWS, MIXED_SCORE, ROBOTS, MixedCollector, Robot
 from bats.tasks.maze2d.log import collect_maze
 from bats.tasks.maze2d.maps import MAZES, Maze, find_maze, stratified_starts
@@ -54,6 +54,8 @@ class Task:
     starts_summary: str = "the environment's own"
     takes_states: bool = False
     """`reset(options={"state": …})` puts the environment into a state, and its observations are such states"""
+    set_state: SetState | None = None
+    """puts an environment that does not take states itself into one"""
 
 
 def _maze_task(maze: Maze) -> Task:
@@ -81,7 +83,14 @@ def _mixed_task(robot: Robot) -> Task:
 
 def _control_task(collector: SkillCollector) -> Task:
     task = collector.task
-    return Task(task.name, task.environment, collector.summary, collector, score=task.normalised_score)
+    return Task(
+        task.name,
+        task.environment,
+        collector.summary,
+        collector,
+        score=task.normalised_score,
+        set_state=task.set_state,
+    )
 
 
 def _world_task(name: str, environment: str, world: World) -> Task:
@@ -91,13 +100,13 @@ def _world_task(name: str, environment: str, world: World) -> Task:
 
 TASKS: tuple[Task, ...] = (
     *(_maze_task(maze) for maze in MAZES),
-    # Gymnasium's car ignores a requested state (`mountain_car.PlacedCar` does not), so it has no `takes_states`.
     Task(
         mountain_car.TASK,
         mountain_car.ENVIRONMENT,
         mountain_car.SUMMARY,
         mountain_car.collect_mountain_car,
         score=MOUNTAIN_CAR.normalised_score,
+        set_state=MOUNTAIN_CAR.set_state,
     ),
     Task(hopper.TASK, hopper.ENVIRONMENT, hopper.SUMMARY, hopper.collect_hopper, score=ROBOTS[0].normalised_score),
     *(_mixed_task(robot) for robot in ROBOTS),

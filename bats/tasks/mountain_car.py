@@ -14,8 +14,8 @@ from jaxtyping import Float32
 
 from bats.arrays import Progress, no_progress
 from bats.data.dataset import Dataset
-from bats.errors import BatsError, SettingError
-from bats.tasks.common import Info, check_rows, draw_seeds, generator
+from bats.errors import BatsError
+from bats.tasks.common import check_rows, draw_seeds, generator
 from bats.tasks.episodes import as_dataset, closed_loop, play, play_rows
 
 TASK = "mountain-car"
@@ -25,28 +25,6 @@ EXPERT_FORCE = 0.6
 EXPERT_EPISODES, RANDOM_EPISODES = 5, 20
 EPISODE_STEPS = 999
 """Gymnasium's own time limit"""
-
-
-class PlacedCar(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
-    """Gymnasium's car, which can be put into a state: its position and its velocity.
-
-    The car computes in single precision, as logs do, except for the state that it draws at the start of an episode.
-    From any later row of a log the same actions therefore lead through exactly the same states.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(gymnasium.make(ENVIRONMENT, disable_env_checker=True))
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
-        """Starts in `options["state"]`, or in a state that the car draws."""
-        if not options or "state" not in options:
-            return self.env.reset(seed=seed, options=options)
-        state = np.asarray(options["state"], dtype=np.float32)
-        if not self.observation_space.contains(state):
-            raise SettingError(f"`state` must be a position and a velocity of the car; got {options['state']}.")
-        self.env.reset(seed=seed)
-        self.env.unwrapped.state = state.copy()  # type: ignore[attr-defined]
-        return state, {}
 
 
 def expert_action(observation: np.ndarray) -> Float32[np.ndarray, "1"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import pytest
 from bats.errors import DataError
 from bats.networks.files import fill_tree, tree_arrays
 from bats.networks.inference import forward, mean_and_std, sigmoid
-from bats.networks.mlp import MLP, new_mlp
+from bats.networks.mlp import MLP, filled_up, new_mlp
 from tests.compilations import compilations
 
 SIZES = (3, 8, 5, 2)
@@ -43,6 +44,16 @@ def test_each_member_computes_what_it_would_alone() -> None:
         )
         assert np.asarray(alone(inputs[member])) == pytest.approx(np.asarray(together[member]), abs=1e-5)
     assert not np.allclose(ensemble.weights[0][0], ensemble.weights[0][1])
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_a_network_that_is_filled_up_computes_the_same(members: int | None) -> None:
+    network = new_mlp((3, 7, 5, 2), jax.random.key(0), members=members)
+    network = replace(network, biases=tuple(bias + 1 for bias in network.biases))
+    filled = filled_up(network, 4)
+    assert [weight.shape[-2:] for weight in filled.weights] == [(3, 8), (8, 8), (8, 2)]
+    inputs = jax.random.normal(jax.random.key(1), (6, 3))
+    assert np.asarray(filled(inputs)) == pytest.approx(np.asarray(network(inputs)), abs=1e-6)
 
 
 def test_weights_begin_so_that_outputs_have_the_size_of_the_inputs() -> None:

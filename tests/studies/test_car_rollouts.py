@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from bats.data.dataset import Dataset
-from bats.errors import SettingError
 from bats.graph.mdp import from_dataset
 from bats.graph.rollouts import Rollouts
 from bats.studies.car_rollouts import (
@@ -20,18 +17,12 @@ from bats.studies.car_rollouts import (
     states_of_rows,
 )
 from bats.studies.car_values import discounted_return
-from bats.tasks.mountain_car import PlacedCar, collect_mountain_car
+from bats.tasks.mountain_car import collect_mountain_car
 
 
 @pytest.fixture(scope="module")
 def log() -> Dataset:
     return collect_mountain_car(1_200, 0)
-
-
-@pytest.fixture
-def car() -> Iterator[PlacedCar]:
-    with PlacedCar() as car:
-        yield car
 
 
 def test_later_rewards_count_for_less() -> None:
@@ -45,19 +36,6 @@ def test_distances_are_those_of_the_steps_that_both_paths_have() -> None:
     graph = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
     path = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0], [9.0, 9.0]])
     assert path_distance(path, graph) == (4.0, 5.0)
-
-
-def test_the_car_starts_where_it_is_put_and_nowhere_else(car: PlacedCar) -> None:
-    observation, _ = car.reset(options={"state": np.array([0.3, -0.02])})
-    np.testing.assert_array_equal(observation, np.array([0.3, -0.02], dtype=np.float32))
-    after = car.step(np.array([0.0], dtype=np.float32))[0]
-    # v' = -0.02 - 0.0025 cos(0.9) = -0.021554, x' = 0.3 + v'
-    np.testing.assert_allclose(after, [0.3 - 0.021554, -0.021554], atol=1e-6)
-    with pytest.raises(SettingError, match="position and a velocity"):
-        car.reset(options={"state": np.array([3.0, 0.0])})
-    first, _ = car.reset(seed=1)
-    assert -0.6 <= first[0] <= -0.4
-    assert first[1] == 0
 
 
 def test_the_true_car_repeats_the_log_itself(log: Dataset) -> None:

@@ -1,9 +1,16 @@
-"""Controllers for Gymnasium's classic control tasks. Each one is a function of the observation only."""
+"""Gymnasium's classic control tasks: controllers, functions of the observation only, and ways to place the tasks.
+
+A function `place_…` puts an environment that was just reset into the state that an observation shows.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float, Float32
+
+from bats.tasks.episodes import Environment
 
 CART_POLE_GAINS = np.array([0.1, 0.5, 1.0, 1.0])
 """of the cart's position and speed and of the pole's angle and speed: positive ones, so that the cart also returns"""
@@ -42,3 +49,37 @@ def pump_acrobot(observation: np.ndarray) -> np.int64:
 def push_along(observation: np.ndarray) -> np.int64:
     """Mountain car with discrete actions: pushes in the direction in which the car is moving."""
     return np.int64(2 if observation[1] >= 0 else 0)
+
+
+def place_pendulum(environment: Environment, observation: Float[np.ndarray, "3"]) -> Float32[np.ndarray, "3"]:
+    """Pendulum: cosine and sine of the angle, and its speed."""
+    cosine, sine, speed = map(float, observation)
+    pendulum: Any = environment.unwrapped
+    pendulum.state = np.array([np.arctan2(sine, cosine), speed])
+    return pendulum._get_obs()
+
+
+def place_cart_pole(environment: Environment, observation: Float[np.ndarray, "4"]) -> Float[np.ndarray, "4"]:
+    """Cart pole: the observation is the state."""
+    pole: Any = environment.unwrapped
+    pole.state = observation.astype(np.float64)
+    return observation
+
+
+def place_acrobot(environment: Environment, observation: Float[np.ndarray, "6"]) -> Float32[np.ndarray, "6"]:
+    """Acrobot: cosine and sine of both angles, and their speeds."""
+    acrobot: Any = environment.unwrapped
+    angles = np.arctan2(observation[[1, 3]], observation[[0, 2]])
+    acrobot.state = np.concatenate([angles, observation[4:]]).astype(np.float64)
+    return acrobot._get_ob()
+
+
+def place_car(environment: Environment, observation: Float[np.ndarray, "2"]) -> Float32[np.ndarray, "2"]:
+    """Both mountain cars: the observation is the state.
+
+    The car with a force computes in single precision, as logs do, except for the state that it draws at the start of an
+    episode. From any later row of a log the same actions therefore lead through exactly the same states.
+    """
+    car: Any = environment.unwrapped
+    car.state = observation.astype(np.float32)
+    return car.state.copy()

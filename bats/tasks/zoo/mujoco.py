@@ -1,11 +1,17 @@
-"""Controllers for small MuJoCo tasks. Each one is a function of the observation only."""
+"""Small MuJoCo tasks: controllers, functions of the observation only, and ways to place the tasks.
+
+A function `place_…` puts an environment that was just reset into the state that an observation shows.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float, Float32, Float64
+
+from bats.tasks.episodes import Environment
 
 PENDULUM_GAINS = np.array([1.0, 10.0, 1.0, 2.0])
 """of the cart's position, the pole's angle, and their speeds"""
@@ -66,3 +72,34 @@ def swim(observation: np.ndarray) -> Float32[np.ndarray, "2"]:
     wanted = np.array([outward * x - SWIMMER_SPEED * y, outward * y + SWIMMER_SPEED * x])
     speeds = np.array([wanted[0], lag @ wanted])
     return np.clip(SWIMMER_GAIN * (speeds - observation[6:8]), -1, 1).astype(np.float32)
+
+
+def place_pendulum(environment: Environment, observation: Float[np.ndarray, "4"]) -> Float64[np.ndarray, "4"]:
+    """Inverted pendulum: positions and speeds of the cart and of the pole."""
+    return _placed(environment, observation[:2], observation[2:])
+
+
+def place_double_pendulum(environment: Environment, observation: Float[np.ndarray, "9"]) -> Float64[np.ndarray, "9"]:
+    """Inverted double pendulum: the force, which is observed last, follows from the rest."""
+    angles = np.arctan2(observation[1:3], observation[3:5])
+    return _placed(environment, np.concatenate([observation[:1], angles]), observation[5:8])
+
+
+def place_reacher(environment: Environment, observation: Float[np.ndarray, "10"]) -> Float64[np.ndarray, "10"]:
+    """Reacher: the target rests, and the way to it, which is observed last, follows from the rest."""
+    angles = np.arctan2(observation[2:4], observation[:2])
+    speeds = np.concatenate([observation[6:8], [0.0, 0.0]])
+    return _placed(environment, np.concatenate([angles, observation[4:6]]), speeds)
+
+
+def place_swimmer(environment: Environment, observation: Float[np.ndarray, "8"]) -> Float64[np.ndarray, "8"]:
+    """Swimmer: where it is in the plane is not observed and changes nothing."""
+    return _placed(environment, np.concatenate([[0.0, 0.0], observation[:3]]), observation[3:])
+
+
+def _placed(
+    environment: Environment, positions: Float[np.ndarray, "p"], speeds: Float[np.ndarray, "v"]
+) -> Float64[np.ndarray, "D"]:
+    robot: Any = environment.unwrapped
+    robot.set_state(positions.astype(np.float64), speeds.astype(np.float64))
+    return robot._get_obs()

@@ -23,7 +23,7 @@ from bats.arrays import Progress, RowFlags, no_progress
 from bats.data.dataset import Dataset
 from bats.data.episodes import Note
 from bats.tasks.common import check_rows, generator, normalised
-from bats.tasks.episodes import Controller, as_dataset, make_environment, play_rows
+from bats.tasks.episodes import Controller, SetState, as_dataset, make_environment, play_rows
 
 Goal = Callable[[Dataset], RowFlags]
 """the rows in which what the task is about is achieved"""
@@ -42,6 +42,8 @@ class ControlTask:
     """mean return of uniformly random actions, which scores 0"""
     reference_return: float
     """mean return of the controller, which scores 100"""
+    set_state: SetState | None = None
+    """None: the observation does not show the whole state"""
 
     def normalised_score(self, returns: ArrayLike | float | int) -> Float[np.ndarray, "..."]:
         return normalised(returns, self.random_return, self.reference_return)

@@ -62,6 +62,7 @@ PENDULUM = ControlTask(
     goal_summary="upright and slow",
     random_return=-1242.6,
     reference_return=-155.7,
+    set_state=classic_control.place_pendulum,
 )
 MOUNTAIN_CAR = ControlTask(
     name=mountain_car.TASK,
@@ -71,6 +72,7 @@ MOUNTAIN_CAR = ControlTask(
     goal_summary="the top of the hill",
     random_return=-33.33,
     reference_return=95.6,
+    set_state=classic_control.place_car,
 )
 """its log is the paper's, which is made otherwise"""
 ZOO = (
@@ -85,6 +87,7 @@ ZOO = (
             goal_summary="500 steps",
             random_return=21.64,
             reference_return=500.0,
+            set_state=classic_control.place_cart_pole,
         )
     ),
     SkillCollector(
@@ -96,6 +99,7 @@ ZOO = (
             goal_summary="the tip one length above the base",
             random_return=-498.9,
             reference_return=-81.99,
+            set_state=classic_control.place_acrobot,
         ),
         skill_power=6,  # a little skill is enough to reach the goal
     ),
@@ -108,6 +112,7 @@ ZOO = (
             goal_summary="the top of the hill",
             random_return=-200.0,
             reference_return=-119.2,
+            set_state=classic_control.place_car,
         )
     ),
     SkillCollector(
@@ -141,6 +146,7 @@ ZOO = (
             goal_summary="1,000 steps",
             random_return=5.04,
             reference_return=1000.0,
+            set_state=mujoco.place_pendulum,
         )
     ),
     SkillCollector(
@@ -152,6 +158,7 @@ ZOO = (
             goal_summary="1,000 steps",
             random_return=46.39,
             reference_return=9350.6,
+            set_state=mujoco.place_double_pendulum,
         ),
         skill_power=1,  # a few random actions are enough to fall
     ),
@@ -164,6 +171,7 @@ ZOO = (
             goal_summary="the fingertip at the target and slow",
             random_return=-42.91,
             reference_return=-3.77,
+            set_state=mujoco.place_reacher,
         )
     ),
     SkillCollector(
@@ -175,6 +183,7 @@ ZOO = (
             goal_summary="a return of at least 180",
             random_return=0.88,
             reference_return=358.1,
+            set_state=mujoco.place_swimmer,
         ),
         rows=100_000,
     ),
