@@ -106,7 +106,8 @@ def graph_actions(mdp: TabularMDP, policy: TabularPolicy, starts: Int[np.ndarray
     """The actions of the graph's rollouts; the last one is repeated until the end."""
     edges = roll_out(mdp, policy, starts, STEPS).edge
     # the last step so far that has an edge: after the end of a rollout its action is repeated
-    last = np.maximum.accumulate(np.where(edges != NO_EDGE, np.arange(STEPS), 0), axis=1)
+    step = np.minimum(np.arange(STEPS), edges.shape[1] - 1)
+    last = np.maximum.accumulate(np.where(edges[:, step] != NO_EDGE, step, 0), axis=1)
     actions = mdp.action if mdp.action_count is None else mdp.action.astype(np.int64)
     return list(actions[np.take_along_axis(edges, last, axis=1)])
 

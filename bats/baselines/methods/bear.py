@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from bats.baselines.config import BEARConfig
 from bats.baselines.core import Batch, Group, Method, Networks, Sizes
 from bats.baselines.networks import new_critics, relu_mlp, sample_gaussian, squared_error, values
-from bats.networks.mlp import MLP
+from bats.networks.mlp import MLP, filled_up
 
 PESSIMISM = 0.75
 """weight of the smaller of two critics in a target"""
@@ -27,6 +27,8 @@ LATENT_LIMIT = 0.5
 """the autoencoder decodes latent numbers within this, so that its actions are likely ones"""
 MAX_LATENT_LOG_STD, MIN_LATENT_LOG_STD = 15.0, -4.0
 MIN_LOG_MULTIPLIER, MAX_LOG_MULTIPLIER = -5.0, 10.0
+FAST_MULTIPLE = 128
+"""of units in a layer"""
 MULTIPLIER_SPEED = 10.0
 """learning rate of the log of the multiplier, in those of the policy: Adam's steps do not depend on a loss's scale"""
 
@@ -90,7 +92,8 @@ def raw_behaviour(model: Autoencoder, states: Float[Array, "B D"], key: Array, c
     latent = jax.random.normal(key, (count, len(states), size))
     latent = jnp.clip(latent, -LATENT_LIMIT, LATENT_LIMIT)
     repeated = jnp.broadcast_to(states, (count, *states.shape))
-    return model.decoder(jnp.concatenate([repeated, latent], axis=-1))
+    # its 750 units would keep a GPU from its fast products of matrices, and there are a hundred rows for each state
+    return filled_up(model.decoder, FAST_MULTIPLE)(jnp.concatenate([repeated, latent], axis=-1))
 
 
 def kernel_distance(one: Float[Array, "n B A"], other: Float[Array, "m B A"], width: float) -> Float[Array, "B"]:
