@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bats.arrays import ActionBounds, Metric
+from bats.arrays import ActionBounds, Metric, Progress, no_progress
 from bats.graph.mdp import LOGGED, TabularMDP
 from bats.metric.scaled import ScaledMetric
 from bats.model.ensemble import Dynamics
@@ -63,13 +63,23 @@ class PlanningContext:
     held_out: HeldOut
     local_errors: LocalErrors | None
     """the model's errors on one half of the held-out rows; None: the members' agreement alone is trusted"""
+    progress: Progress = no_progress
+    """called while plans are made: a round of stitching may take long"""
 
     @classmethod
-    def of(cls, model: Model, metric: Metric, mdp: TabularMDP, *, local_error: bool) -> PlanningContext:
+    def of(
+        cls,
+        model: Model,
+        metric: Metric,
+        mdp: TabularMDP,
+        *,
+        local_error: bool,
+        progress: Progress = no_progress,
+    ) -> PlanningContext:
         """With `local_error`, half of the held-out rows estimate the model's error; the others calibrate bounds."""
         local = LocalErrors.of(model.held_out.halves()[0], metric) if local_error else None
         low, high = (jnp.asarray(bound, jnp.float32) for bound in action_bounds(mdp))
-        return cls(Simulator(model.dynamics, metric, low, high), model.held_out, local)
+        return cls(Simulator(model.dynamics, metric, low, high), model.held_out, local, progress)
 
     def local_error(
         self, source: Float[np.ndarray, "C D"], states: Float[np.ndarray, "C _ D"], length: Int[np.ndarray, "C"]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bats.arrays import take
+from bats.arrays import Progress, no_progress, take
 from bats.planning.context import Problems, Simulator
 
 # the values of the paper's authors
@@ -41,7 +41,13 @@ class _Search(eqx.Module):
 
 
 def cross_entropy(
-    simulator: Simulator, problems: Problems, *, quantile: float, tolerance: float, key: Array
+    simulator: Simulator,
+    problems: Problems,
+    *,
+    quantile: float,
+    tolerance: float,
+    key: Array,
+    progress: Progress = no_progress,
 ) -> Float[np.ndarray, "C K A"]:
     """The best action sequence found for each problem, starting around the given ones.
 
@@ -58,6 +64,7 @@ def cross_entropy(
     waiting = np.arange(len(start))
     for iteration, iteration_key in enumerate(jax.random.split(key, ITERATIONS)):
         for number, first in enumerate(range(0, len(waiting), BATCH)):
+            progress(f"planning (iteration {iteration + 1} of {ITERATIONS})", first, len(waiting))
             rows = waiting[first : first + BATCH]
             full = np.resize(rows, BATCH)  # one batch size, so that it is compiled once
             part = jax.tree.map(lambda array, full=full: jnp.asarray(array[full], jnp.float32), search)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bats.arrays import take
+from bats.arrays import Progress, no_progress, take
 from bats.config import Planner
 from bats.model.ensemble import unroll
 from bats.planning.context import PlanningContext, Problems, Simulator
@@ -67,7 +67,7 @@ def plan(context: PlanningContext, problems: Problems, method: Planner, *, toler
     """
     simulator, count = context.simulator, context.dynamics.kind.action_count
     if count is None and method == "gauss-newton":
-        actions = _in_batches(partial(gauss_newton, simulator, quantile=QUANTILE), problems)
+        actions = _in_batches(partial(gauss_newton, simulator, quantile=QUANTILE), problems, progress=context.progress)
     else:
         actions = np.zeros(problems.actions.shape, dtype=np.float32)
         # search draws whole sequences, so problems of one length are planned together
@@ -76,23 +76,28 @@ def plan(context: PlanningContext, problems: Problems, method: Planner, *, toler
             alike = replace(take(problems, rows), actions=problems.actions[rows, :length])
             if count is not None and count**length <= MAX_SEQUENCES:
                 search = partial(exhaustive_search, simulator, length, QUANTILE)
-                actions[rows, :length] = _in_batches(search, alike, SEARCH_ROWS // count**length)
+                batch = SEARCH_ROWS // count**length
+                actions[rows, :length] = _in_batches(search, alike, batch, progress=context.progress)
             else:
                 key = jax.random.fold_in(jax.random.key(seed), length)
-                sampled = cross_entropy(simulator, alike, quantile=QUANTILE, tolerance=tolerance, key=key)
-                actions[rows, :length] = sampled
+                limits = {"quantile": QUANTILE, "tolerance": tolerance}
+                actions[rows, :length] = cross_entropy(simulator, alike, **limits, key=key, progress=context.progress)
     return Plans(actions, *_in_batches(partial(_unroll_plans, simulator), replace(problems, actions=actions)))
 
 
-def _in_batches(compute: Callable[[Problems], Any], problems: Problems, batch: int = BATCH) -> Any:
+def _in_batches(
+    compute: Callable[[Problems], Any], problems: Problems, batch: int = BATCH, *, progress: Progress = no_progress
+) -> Any:
     """The arrays that a compiled function gives for all problems. Repeats fill up the last batch and are dropped."""
     small = max(batch * SMALL_BATCH // BATCH, 1)
     parts, first = [], 0
     while first < len(problems):
+        progress("planning", first, len(problems))
         size = batch if len(problems) - first > batch - small else small
         rows = np.resize(np.arange(first, min(first + size, len(problems))), size)
         parts.append(compute(take(problems, rows).on_device()))
         first += size
+    progress("planning", len(problems), len(problems))
     return jax.tree.map(lambda *arrays: np.concatenate(arrays)[: len(problems)], *parts)
 
 

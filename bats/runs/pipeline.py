@@ -209,7 +209,8 @@ def stitched(job: Job, log: Solution, model: Model, on_round: OnRound) -> Stitch
     records, learned = run.records(), None
 
     def context_of(metric: Metric) -> PlanningContext:
-        return PlanningContext.of(model, metric, log.mdp, local_error=config.stitch.local_error)
+        local_error, progress = config.stitch.local_error, job.progress
+        return PlanningContext.of(model, metric, log.mdp, local_error=local_error, progress=progress)
 
     total = config.stitch.rounds + config.stitch.recovery_rounds
     events: Iterator[Round | Refresh | Finished]

@@ -85,6 +85,26 @@ def test_problems_of_several_lengths_are_planned_with_their_own() -> None:
     assert plans.reward[0, :, 1] == pytest.approx([target[0, 0], 0.0], abs=1e-5)
 
 
+def reported(method: str, count: int) -> list[tuple[str, int, int]]:
+    """The progress of planning some problems without a solution."""
+    calls: list[tuple[str, int, int]] = []
+    context = replace(context_of(cart()), progress=lambda *call: calls.append(call))
+    plan(context, from_rest(np.full((count, 2), 9.0)), method, tolerance=1e-9, seed=0)
+    return calls
+
+
+def test_progress_moves_with_every_batch_that_is_planned() -> None:
+    count = BATCH + 2 * SMALL_BATCH
+    done = [0, BATCH, BATCH + SMALL_BATCH, count]
+    assert reported("gauss-newton", count) == [("planning", part, count) for part in done]
+
+
+def test_progress_moves_with_every_batch_of_every_draw() -> None:
+    draws = cross_entropy.ITERATIONS
+    expected = [(f"planning (iteration {draw} of {draws})", done, 20) for draw in range(1, 7) for done in (0, 8, 16)]
+    assert reported("cross-entropy", 20) == expected
+
+
 def test_sampled_plans_of_several_lengths_come_back_in_the_order_of_the_problems() -> None:
     target = np.array([[0.0, 0.1], [0.01, 0.1], [0.0, -0.1]], dtype=np.float32)
     problems = Problems(np.zeros((3, 2), np.float32), target, np.array([1, 2, 1]), np.zeros((3, 2, 1), np.float32))
