@@ -95,7 +95,7 @@ def run_comparison(
 def task_log(study: StudyFolder, task: str, config: ComparisonConfig, progress: Progress = no_progress) -> Dataset:
     """The log of a task, collected once."""
     path = study.log(task)
-    with locked(path.with_suffix(".lock")):  # several processes may share a study
+    with locked(path.with_suffix(".lock"), wait=True):  # several processes may share a study
         if not path.exists():
             unfinished = path.with_suffix(".unfinished")
             log = collect(task, config.rows, unfinished=unfinished, progress=progress)
@@ -130,7 +130,7 @@ def _train_baseline(
 
 def _shared_model(study: StudyFolder, task: str, log: Dataset, progress: Progress) -> Model:
     path = study.model(task)
-    with locked(path.with_suffix(".lock")):
+    with locked(path.with_suffix(".lock"), wait=True):
         if not path.exists():
             save_model(fit_model(log, ModelConfig(), seed=0, progress=progress), path)
     return load_model(path)
