@@ -295,6 +295,18 @@ class CloningConfig(Settings):
 
 
 @dataclass(frozen=True)
+class ImprovementConfig(Settings):
+    """How the clone of the graph's policy is improved in the model."""
+
+    turns: CountOrZero = 10
+    """maximum number of turns; in each, actions are varied in 5,000 states, and the policy learns from the variations
+    that return more in the model; 0: the clone is not improved [the paper]"""
+    anchor: NonNegative = 0.1
+    """weight of the actions of the graph's clone beside the better ones; the lower it is, the farther the policy may
+    move from the clone"""
+
+
+@dataclass(frozen=True)
 class BisimulationConfig(Settings):
     """How the bisimulation metric is learned: for the bounds, and for stitching if `metric` is bisimulation."""
 
@@ -359,6 +371,7 @@ class Config(Settings):
     stitch: StitchConfig = field(default_factory=StitchConfig)
     rollouts: RolloutConfig = field(default_factory=RolloutConfig)
     cloning: CloningConfig = field(default_factory=CloningConfig)
+    improvement: ImprovementConfig = field(default_factory=ImprovementConfig)
     bisimulation: BisimulationConfig = field(default_factory=BisimulationConfig)
     certificate: CertificateConfig | None = field(default_factory=CertificateConfig)
     """none: no bounds and no verdict"""

@@ -26,6 +26,7 @@ NEAREST = {"count": 25, "scales": (1.0,)}
 PAPER: Config = changed(
     Config(),
     penalize_rounds=False,
+    improvement={"turns": 0},
     # training ends by early stopping alone
     model={
         "linear": False,
@@ -75,6 +76,7 @@ PRESETS: dict[str, Config] = {
         model={"updates": 4_000, "members": 5, "elites": 3},
         stitch={"rounds": 10, "recovery_rounds": 2, "samples": 3000, "attempts": 3000},
         cloning={"hidden": (256, 256), "updates": 5_000},
+        improvement={"turns": 0},
         bisimulation={"updates": 1_500, "batch_size": 64},
     ),
     "bisimulation": changed(Config(), metric="bisimulation", penalty_steps=1.0, stitch={"tolerance": 5.0}),

@@ -29,6 +29,7 @@ class Stream(IntEnum):
     ONLINE_ACTIONS = 17
     ONLINE_EVALUATIONS = 18
     MODEL_ROLLOUTS = 19
+    IMPROVEMENT = 20
 
 
 def generator(seed: int, stream: Stream, *position: int) -> np.random.Generator:

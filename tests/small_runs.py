@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from bats.config import BisimulationConfig, CloningConfig, Config, ModelConfig, StitchConfig
+from bats.config import BisimulationConfig, CloningConfig, Config, ImprovementConfig, ModelConfig, StitchConfig
 from bats.data.dataset import Dataset
+from bats.runs.policy_selection import policies_to_compare
 
 SMALL = Config(
     gamma=0.95,
     model=ModelConfig(members=2, elites=2, hidden=(8,), batch_size=32, updates=60, evaluate_every=15),
     stitch=StitchConfig(rounds=2, recovery_rounds=1, samples=60, attempts=20, tolerance=2.0, max_length=3),
     cloning=CloningConfig(hidden=(8,), batch_size=32, updates=60),
+    improvement=ImprovementConfig(turns=0),
     bisimulation=BisimulationConfig(hidden=(8,), horizon=20, updates=60, batch_size=16),
 )
 
@@ -33,3 +35,7 @@ def small_log(episodes: int = 20, steps: int = 20, *, seed: int = 0) -> Dataset:
         timeouts=np.arange(episodes * steps) % steps == steps - 1,
         name="small log",
     )
+
+
+COMPARED = policies_to_compare(small_log(), SMALL)
+"""the policies of a small run"""

@@ -22,13 +22,21 @@ PACKAGE = Path(bats.__file__).parent
 ORDER = (
     *("errors", "arrays", "streams", "storage", "config", "presets"),
     *("data", "tasks", "graph", "networks", "model", "metric", "planning", "stitching"),
-    *("policy", "bounds", "runs", "evaluation", "baselines", "report", "studies", "cli"),
+    *("policy", "improvement", "bounds", "runs", "evaluation", "baselines", "report", "studies", "cli"),
 )
 """a package may import from those before it"""
 NEURAL = (
     *("networks.files", "networks.mlp", "networks.training", "model", "metric.bisimulation", "metric.calibration"),
     *("planning", "stitching.acceptance", "stitching.loop", "stitching.metric_refresh", "stitching.sources"),
-    *("policy.cloning", "bounds.certify", "bounds.choose_penalty", "bounds.cloned_policy", "bounds.error_calibration"),
+    *(
+        "policy.cloning",
+        "policy.model_actor",
+        "improvement",
+        "bounds.certify",
+        "bounds.choose_penalty",
+        "bounds.cloned_policy",
+        "bounds.error_calibration",
+    ),
     *("bounds.error_estimates", "bounds.graph_policy", "runs.policy_selection", "runs.pipeline", "runs.reuse"),
     *("runs.variants", "studies"),
     *("baselines.core", "baselines.networks", "baselines.methods", "baselines.model", "baselines.catalogue"),

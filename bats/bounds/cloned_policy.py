@@ -32,8 +32,8 @@ from bats.graph.mdp import TabularMDP
 from bats.graph.rollouts import reachable
 from bats.graph.solve import Solution
 from bats.model.ensemble import Dynamics
-from bats.networks.mlp import MLP
 from bats.planning.planner import QUANTILE
+from bats.policy.model_actor import ModelActor
 from bats.policy.policy import Policy
 from bats.stitching.acceptance import LIKELY
 from bats.streams import Stream, generator
@@ -315,35 +315,6 @@ def model_return(
     disagreements = np.minimum(np.where(finite, disagreements, high - low), high - low)
     value, disagreement = (float((weight * part).sum(axis=0).mean()) for part in (rewards, disagreements))
     return ModelReturn(value, disagreement, float(outside.any(axis=0).mean()))
-
-
-class ModelActor(eqx.Module):
-    """A policy on the device, as the model takes its actions."""
-
-    network: MLP
-    mean: Float[Array, "D"]
-    std: Float[Array, "D"]
-    low: Float[Array, "A"]
-    high: Float[Array, "A"]
-    action_count: int | None = eqx.field(static=True)
-    squashed: bool = eqx.field(static=True)
-
-    @classmethod
-    def of(cls, policy: Policy) -> ModelActor:
-        numbers = policy.mean, policy.std, policy.low, policy.high
-        weights, biases = (tuple(map(jnp.asarray, part)) for part in (policy.weights, policy.biases))
-        mean, std, low, high = (jnp.asarray(array, jnp.float32) for array in numbers)
-        network = MLP(weights, biases, policy.activation)
-        return cls(network, mean, std, low, high, policy.action_count, policy.squashed)
-
-    def act(self, states: Float[Array, "M B D"]) -> Float[Array, "M B A"]:
-        """The policy's deterministic actions, as the dynamics take them."""
-        outputs = self.network((states - self.mean) / self.std)
-        if self.action_count is not None:
-            return jax.nn.one_hot(outputs.argmax(axis=-1), self.action_count)
-        mean = jnp.split(outputs, 2, axis=-1)[0]
-        mean = jnp.tanh(mean) if self.squashed else mean
-        return jnp.clip((self.high + self.low) / 2 + (self.high - self.low) / 2 * mean, self.low, self.high)
 
 
 @eqx.filter_jit

@@ -162,7 +162,11 @@ def policy_facts(policy: Policy, file: Path) -> dict[str, str]:
     counts, threshold = f"{card['rollouts_cloned']:,} of {card['rollouts']:,}", f"{card['threshold']:.4g}"
     if card["threshold_measure"] != "return":
         threshold = f"{card['threshold']:.1%} of the best return from nearby starts"
-    return {"rollouts cloned": f"{counts} (return at least {threshold})"} | common
+    facts = {"rollouts cloned": f"{counts} (return at least {threshold})"}
+    if "improved_value_in_model" in card:
+        before, after = card["value_in_model"], card["improved_value_in_model"]
+        facts["improved in the model"] = f"from a value of {before:.4g} to {after:.4g}, less costs of leaving the log"
+    return facts | common
 
 
 def print_certificate(certificate: Certificate, out: Console) -> None:

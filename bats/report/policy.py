@@ -16,7 +16,7 @@ from bats.policy.demonstrations import Selection
 from bats.report import plots
 from bats.report.contents import Contents, finite_number
 from bats.report.html import Figure, Section, Table, in_words, name_in_words, side_by_side
-from bats.runs.records import BATS
+from bats.runs.records import FROM_GRAPH, IMPROVED
 from bats.storage.json_records import flatten
 
 BINS = 30
@@ -95,18 +95,19 @@ def policy_section(run: Contents) -> Section:
     # nothing in a card is checked but that it is an object, so only the selection is relied on
     labels = {"hidden": "hidden layers", "rows": "training rows", "validation_error": "validation error"}
     facts = {label: in_words(card[name]) for name, label in labels.items() if name in card}
-    stitched = run.summary.policy == BATS
+    stitched = run.summary.policy in FROM_GRAPH
     if stitched:
         facts["rollouts cloned"] = f"{np.count_nonzero(selection.kept):,} of {len(selection.kept):,}"
         facts["threshold"] = f"{selection.threshold:.4g} ({selection.measure})"
     facts["file"] = "policy.safetensors, in the run's folder"
     cloned = "the cloned rollouts" if stitched else "rows of the log, without stitches"
+    improved = " Then it was improved in the model." if run.summary.policy == IMPROVED else ""
     file = json.dumps((run.path / "policy.safetensors").as_posix(), ensure_ascii=False)
     lines = ("import bats", f"policy = bats.load_policy({file})", "action = policy.predict(observation)")
     rows = [(name_in_words(name), in_words(value)) for name, value in flatten(card)]
     return Section(
         "The cloned policy",
-        f"A network that maps observations to actions. It was trained on the states and actions of {cloned}.",
+        f"A network that maps observations to actions. It was trained on the states and actions of {cloned}.{improved}",
         facts,
         code="\n".join(lines),
         tables=[Table(("fact", "value"), rows, words=True)],

@@ -11,7 +11,7 @@
     metric-0010.safetensors     a learned metric: as it was after round 10
     errors.safetensors          each stitch's error by the last learned metric
     options.jsonl               penalties and tolerances that were compared, best first
-    policies/bats.safetensors   the clones that are compared (also log and best-tenth), each with a summary
+    policies/bats.safetensors   the policies that are compared (also improved, log, best-tenth), with summaries
     certificates/bats/          the certificate of each of them
     policy.safetensors, .json   the one of them that was kept, and a human-readable summary
     rollouts.safetensors        the policy's rollouts from the starts, and which of them were cloned
@@ -58,7 +58,7 @@ from bats.runs.manifest import (
     remove_unlisted,
     write_manifest,
 )
-from bats.runs.records import BATS, VERSION, Header, LogCard, StitchErrors, Summary, Timing
+from bats.runs.records import BATS, IMPROVED, VERSION, Header, LogCard, StitchErrors, Summary, Timing
 from bats.runs.stages import STAGES, setting_differences, stage_checksums
 from bats.stitching.records import Attempts, RoundRecord
 from bats.storage.atomic import output_errors, read_text, refuse_other_files, remove_temporary, write_text
@@ -191,6 +191,7 @@ class RunFolder:
             "stitching": base_path(self._mdp).relative_to(self.path).as_posix() in listed,
             "final graph": self._options.name in listed,
             "policy": f"policies/{BATS}.safetensors" in listed,
+            "improvement": f"policies/{IMPROVED}.safetensors" in listed,
             "certificate": f"certificates/{BATS}/certificate.json" in listed or self._summary.name in listed,
         }
         last = max((number for number, stage in enumerate(STAGES, 1) if made[stage]), default=0)

@@ -35,6 +35,7 @@ from bats.graph.solve import (
     reward_limits,
     value_of_dead_ends,
 )
+from bats.improvement.improve import improve
 from bats.metric.bisimulation import BisimulationMetric, load_metric, save_metric
 from bats.metric.scaled import ScaledMetric
 from bats.model.fit import Model, check_model, fit_model, load_model, save_model
@@ -48,7 +49,7 @@ from bats.presets import preset
 from bats.runs.folder import RunFolder
 from bats.runs.interrupts import noted_interrupts, stoppable
 from bats.runs.policy_selection import clone_log, policies_to_compare, select_policy
-from bats.runs.records import BATS, CLONED_SHARES, Header, Summary, Timing
+from bats.runs.records import BATS, CLONED_SHARES, IMPROVED, Header, Summary, Timing
 from bats.runs.result import Result, load_result, run_metric, value_of_log
 from bats.runs.reuse import check_reuse, history_with_reused, reused_graph, reused_model
 from bats.stitching.loop import Round, stitch
@@ -104,7 +105,7 @@ def fit(
             mdp, records, value_metric = stitched(job, log, model, on_round)
             options = chosen(job, log, mdp, model)
             solution = final_solution(job, log, mdp, options[0])
-            policies = cloned(job, solution)
+            policies = cloned(job, log, solution, model)
             summary = summarized(job, log, solution, options[0])
             certificates = certified(job, solution, policies, model, summary)
             name = select_policy(certificates) if certificates else BATS
@@ -278,8 +279,9 @@ def final_solution(job: Job, log: Solution, mdp: TabularMDP, option: Option) -> 
         return policy_iteration(mdp, dead_end_value=job.config.stitch.dead_end_value)
 
 
-def cloned(job: Job, solution: Solution) -> dict[str, Policy]:
-    """The clone of the graph's policy, and clones of the log where bounds can compare them; saved ones are loaded."""
+def cloned(job: Job, log: Solution, solution: Solution, model: Model) -> dict[str, Policy]:
+    """The clone of the graph's policy and, where bounds can compare them, the same improved in the model and clones of
+    the log; saved ones are loaded."""
     run, config, progress, policies = job.run, job.config, job.progress, {}
     support = Support.of(job.dataset.observations, job.metric.weight, generator(job.seed, Stream.SUPPORT_SAMPLE))
     for name in policies_to_compare(job.dataset, config):
@@ -287,16 +289,32 @@ def cloned(job: Job, solution: Solution) -> dict[str, Policy]:
         if file.exists():
             policies[name] = load_policy(file)
             continue
-        with run.timed("cloning"):
+        with run.timed("improving" if name == IMPROVED else "cloning"):
             if name == BATS:
                 policy, selection = clone_solved(solution, job.metric, config, support, job.header, progress)
                 run.save_selection(selection)
+            elif name == IMPROVED:
+                policy = improved(job, log, solution, policies[BATS], model)
             else:
                 share = CLONED_SHARES[name]
                 policy = clone_log(job.dataset, share, config.cloning, support, seed=job.seed, progress=progress)
             policies[name] = replace(policy, card={**policy.card, **run.log_card().names()})
             save_policy(policies[name], file)
     return policies
+
+
+def improved(job: Job, log: Solution, solution: Solution, policy: Policy, model: Model) -> Policy:
+    """The clone of the graph's policy, improved in the model."""
+    return improve(
+        policy,
+        solution,
+        model.dynamics,
+        job.dataset.rewards,
+        job.config.improvement,
+        step_value=value_of_a_step(log.mdp, log.value),
+        seed=job.seed,
+        progress=job.progress,
+    )
 
 
 def clone_solved(

@@ -1,13 +1,15 @@
 """The policies that a fit compares, and which of them it keeps.
 
     bats          the clone of the stitched graph's policy
+    improved      the same after it was improved in the model
     log           a clone of the whole log
     best-tenth    a clone of the episodes with the largest returns that make up a tenth of the log
 
-Where stitching does not help, a plain clone of the log may be the better policy. All are bounded in the same way, with
+The model may be wrong about an improvement, and where stitching does not help, a plain clone of the log may be the
+better policy. All are bounded in the same way, with
 the same model, and the one with the best lower bound is the policy of the run. For this comparison all have the same
 calibration factors; the bounds in their certificates have factors of their own. Lower bounds that are alike decide
-nothing, as where a log is too small for bounds; then a clone of the log is only preferred if its value in the model is
+nothing, as where a log is too small for bounds; then another policy is only preferred if its value in the model is
 higher, both as it is and minus the disagreement of the ensemble members. So uncertainty counts against a policy: a
 clone that leaves the support of the log is not kept just because little is known about it.
 """
@@ -27,7 +29,7 @@ from bats.policy.cloning import clone
 from bats.policy.demonstrations import best_episodes, logged_rows
 from bats.policy.policy import Policy
 from bats.policy.support import Support
-from bats.runs.records import BATS, COMPARED
+from bats.runs.records import BATS, COMPARED, IMPROVED
 
 ALIKE_BOUNDS = 0.01
 """lower bounds that differ by no more than this share of the range of possible values are alike"""
@@ -39,7 +41,9 @@ def policies_to_compare(log: Dataset, config: Config) -> tuple[str, ...]:
     """The policies to compare: without bounds nothing can be compared, and of one episode the best tenth is all."""
     if config.certificate is None:
         return (BATS,)
-    return COMPARED if log.episode_count > 1 else COMPARED[:-1]
+    left_out = set() if log.episode_count > 1 else {COMPARED[-1]}
+    left_out |= set() if config.improvement.turns else {IMPROVED}
+    return tuple(name for name in COMPARED if name not in left_out)
 
 
 def clone_log(

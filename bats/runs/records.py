@@ -17,17 +17,22 @@ from bats.data.episodes import Note
 from bats.storage.schema import MAY_BE_NOT_FINITE
 from bats.storage.tensors import checksum
 
-VERSION = 8
+VERSION = 9
 """raised when the meaning of what a folder holds changes"""
 
 
 BATS = "bats"
 """name of the clone of the stitched graph's policy"""
+IMPROVED = "improved"
+"""name of this clone after it was improved in the model"""
 CLONED_SHARES = {"log": 1.0, "best-tenth": 0.1}
 """names of clones of the log that it is compared with, and the share of the log that is cloned"""
-COMPARED = (BATS, *CLONED_SHARES)
+COMPARED = (BATS, IMPROVED, *CLONED_SHARES)
+FROM_GRAPH = (BATS, IMPROVED)
+"""those of them that the stitched graph has taught"""
 POLICY_NAMES = {
     BATS: "the clone of the stitched graph's policy",
+    IMPROVED: "the clone of the stitched graph's policy, improved in the model",
     "log": "the clone of the whole log",
     "best-tenth": "the clone of the log's best tenth",
 }

@@ -18,6 +18,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "stitching": ("gamma", "metric", "penalty_steps", "penalty", "penalize_rounds", "stitch"),
     "final graph": ("final_tolerance", "choice"),
     "policy": ("rollouts", "cloning"),
+    "improvement": ("improvement",),
     "certificate": ("certificate", "bisimulation"),
 }
 """the settings that each stage depends on, besides those of the stages before it"""

@@ -31,12 +31,10 @@ from bats.data.dataset import Dataset
 from bats.graph.mdp import TabularMDP, from_dataset
 from bats.graph.solve import policy_iteration
 from bats.metric.scaled import ScaledMetric
-from bats.model.ensemble import one_hot
 from bats.policy.policy import Policy
 from bats.policy.support import Support
 from tests.bounds.conveyor import GAMMA, STEP, Conveyor, estimator, moving, positions, staying
 from tests.known_worlds import LinearWorld
-from tests.policy.policies import observations, some_policy
 
 TWO_NEIGHBOURS = np.array([[1, 2], [1, 1], [2, 2]])
 """state 0 continues from 1 or 2, which only lead to themselves, with the values 4 and 8"""
@@ -229,14 +227,6 @@ def test_states_that_the_graphs_policy_visits_are_supported_besides_the_logs_own
     queries = np.array([[far + 0.9 * clone.support_limit], [far + 1.1 * clone.support_limit], [states[0, 0]]])
     assert JointSupport.of(clone, visited, metric).contains(queries).tolist() == [True, False, True]
     assert JointSupport.of(clone, states, metric).contains(queries).tolist() == [False, False, True]
-
-
-@pytest.mark.parametrize("action_count", [None, 4])
-def test_in_the_model_the_clone_acts_as_it_predicts(action_count: int | None) -> None:
-    policy = some_policy(action_count=action_count, scale=3.0)
-    states = observations(50, policy)
-    actions = np.asarray(cloned_policy.ModelActor.of(policy).act(jnp.asarray(states)[None]))[0]
-    np.testing.assert_allclose(actions, one_hot(policy.predict(states), action_count), atol=1e-4)
 
 
 def five_starts() -> tuple[TabularMDP, np.ndarray]:

@@ -18,7 +18,6 @@ from bats.cli.main import main
 from bats.data.formats.hdf5 import write_hdf5
 from bats.policy.files import load_policy
 from bats.runs.folder import RunFolder
-from bats.runs.records import COMPARED
 from bats.runs.result import load_result
 from bats.runs.variants import clone_again
 from bats.stitching.records import RoundRecord
@@ -27,7 +26,7 @@ from tests.bounds.test_certificate import simple_certificate
 from tests.cli.printed import error_text, facts
 from tests.logs import folder_bytes
 from tests.runs.relisted import relisted
-from tests.small_runs import SMALL, small_log
+from tests.small_runs import COMPARED, SMALL, small_log
 
 LOG = "small [red].hdf5"
 RUN = "runs/small-red--0"

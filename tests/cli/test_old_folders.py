@@ -60,7 +60,7 @@ def test_an_old_folder_is_refused_with_advice(
     before = folder_bytes(Path())
     assert main(arguments) == 2
     message = error_text(capsys)
-    assert "old/run.json: expected a run folder of version 8, found version 5." in message
+    assert "old/run.json: expected a run folder of version 9, found version 5." in message
     assert (
         "It was written by bats-rl 0.1.0. Fit the log again. The file policy.safetensors can still be loaded."
         in message
@@ -75,5 +75,5 @@ def test_the_policy_of_an_old_folder_can_still_be_exported(old: Path) -> None:
 
 def test_an_old_folder_is_refused_from_python_too(old: Path) -> None:
     for read in (load_result, lambda folder: RunFolder(folder).settings()):
-        with pytest.raises(DataError, match=r"a run folder of version 8, found version 5\. .*Fit the log again"):
+        with pytest.raises(DataError, match=r"a run folder of version 9, found version 5\. .*Fit the log again"):
             read(old)

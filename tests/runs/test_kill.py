@@ -14,8 +14,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from bats.runs.records import COMPARED
-
 ROOT = Path(__file__).parents[2]
 MIN_KILLS = 30
 OWN_FILES = ("timings.jsonl", "lock")

@@ -15,8 +15,8 @@ import pytest
 
 import bats
 from bats.arrays import no_progress
-from bats.bounds.certificate import Option
-from bats.config import CertificateConfig, ChoiceConfig, Config, RolloutConfig
+from bats.bounds.certificate import Option, load_certificate
+from bats.config import CertificateConfig, ChoiceConfig, Config, ImprovementConfig, RolloutConfig
 from bats.data.dataset import Dataset
 from bats.errors import DataError, OutputError, SettingError
 from bats.graph.relabel import value_of_a_step
@@ -26,13 +26,14 @@ from bats.policy.files import load_policy
 from bats.runs import pipeline
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import Job, fit, own_penalty, penalty_unit, solved_log
-from bats.runs.records import COMPARED, Header
+from bats.runs.policy_selection import policies_to_compare
+from bats.runs.records import Header
 from bats.runs.result import Result, load_result
 from bats.stitching.records import RoundRecord
 from tests.cli.lying_run import lying_log
 from tests.logs import folder_bytes
 from tests.runs.relisted import relisted
-from tests.small_runs import SMALL, small_log
+from tests.small_runs import COMPARED, SMALL, small_log
 
 CERTIFICATE, POLICY = ("certificate.json", "bounds.safetensors"), ("policy.safetensors", "policy.json")
 CERTIFICATES = tuple(f"certificates/{name}/{file}" for name in COMPARED for file in CERTIFICATE)
@@ -350,3 +351,32 @@ def test_a_log_with_discrete_actions_and_terminations_is_fitted(tmp_path: Path) 
     assert result.policy.action_count == 2
     assert_same_result(result, load_result(tmp_path / "run"))
     assert result.value == result.log_value
+
+
+@pytest.mark.slow
+def test_the_improved_policy_is_saved_and_bounded_and_its_stage_is_made_again_where_it_was_stopped(
+    tmp_path: Path,
+) -> None:
+    config = replace(SMALL, improvement=ImprovementConfig(turns=1))
+    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
+    result = fit(small_log(), config, folder=whole.path)
+    card = load_policy(whole.compared("improved")).card
+    assert card["improved_value_in_model"] >= card["value_in_model"]  # type: ignore[operator]
+    assert load_certificate(whole.certificates / "improved") is not None
+    assert result.summary.policy in policies_to_compare(small_log(), config)
+
+    def stop(text: str, done: int, total: int) -> None:
+        if text.startswith("improving") and done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(small_log(), config, folder=stopped.path, progress=stop)
+    assert whole.stages_made()[-2:] == ["improvement", "certificate"]
+    assert stopped.stages_made()[-1] == "policy"
+    fit(small_log(), config, folder=stopped.path)
+    one, other = (folder_bytes(run.path) for run in (whole, stopped))
+    assert {name: one[name] for name in one if name not in OWN_FILES} == {
+        name: other[name] for name in other if name not in OWN_FILES
+    }
+    with pytest.raises(OutputError, match=r"improvement\.turns"):
+        fit(small_log(), replace(config, improvement=ImprovementConfig(turns=2)), folder=whole.path)

@@ -17,11 +17,11 @@ from bats.policy.files import load_policy
 from bats.report.page import write_report
 from bats.runs.folder import RunFolder
 from bats.runs.policy_selection import policies_to_compare, select_policy
-from bats.runs.records import COMPARED, POLICY_NAMES
+from bats.runs.records import POLICY_NAMES
 from bats.runs.result import load_result
 from bats.runs.variants import certify_again
 from tests.bounds.test_certificate import simple_certificate
-from tests.small_runs import SMALL, small_log
+from tests.small_runs import COMPARED, SMALL, small_log
 
 
 def compared(lower: float, *, in_model: float = 0.0, disagreement: float = 0.0) -> Certificate:
@@ -109,7 +109,7 @@ def test_fit_and_the_report_show_the_comparison(finished_run: Path, tmp_path: Pa
     print_result(result, finished_run, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     page = write_report(finished_run, tmp_path / "report.html").read_text()
-    assert "Compared with plain clones of the log" in page
+    assert "Policies that were compared" in page
     assert POLICY_NAMES[result.summary.policy] in printed
     for name in COMPARED:
         one = load_certificate(run.certificates / name)
