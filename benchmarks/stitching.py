@@ -8,9 +8,9 @@
     python -m benchmarks.stitching maze2d-umaze --quick              few rows, updates and rounds, to see that it runs
 
 Logs are collected with seed 0 at their usual sizes. In a maze, the graph's actions are played open loop from stratified
-starts, every stitch on the policy's rollouts is played alone from its exact source state, the cloned policy plays from
-the starts that every policy is evaluated from, and the bounds are compared with true values. The environment only
-measures; nothing is selected by it.
+starts, and every stitch on the policy's rollouts is played alone from its exact source state. The run's policy and the
+clone of the graph's policy play from the starts that every policy is evaluated from, and the bounds are compared with
+true values. The environment only measures; nothing is selected by it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bats.config import Config
 from bats.model.fit import load_model
 from bats.presets import changed, preset
 from bats.runs.pipeline import fit
-from bats.runs.records import seconds_by_stage
+from bats.runs.records import POLICY_NAMES, seconds_by_stage
 from bats.stitching.records import RoundRecord
 from bats.tasks.maze2d import find_maze
 from benchmarks.certificate_coverage import coverage
@@ -84,8 +84,10 @@ def measure(task: str, config: Config, arguments: Namespace) -> None:
         seed=arguments.seed,
     )
     print_figures(comparison.figures(), prefix=prefix)
-    evaluation = evaluate_in_maze(result.graph_clone, maze, seed=arguments.seed, per_cell=per_cell)
-    print_figures(score_figures(evaluation, maze), prefix=prefix)
+    print(f"  kept: {POLICY_NAMES[result.summary.policy]}", flush=True)
+    for name, policy in {"": result.policy, "clone_": result.graph_clone}.items():
+        evaluation = evaluate_in_maze(policy, maze, seed=arguments.seed, per_cell=per_cell)
+        print_figures(score_figures(evaluation, maze), prefix=prefix + name)
     if result.certificate is not None:
         print_figures(coverage(result, task, seed=arguments.seed), prefix=prefix)
 
