@@ -163,9 +163,9 @@ def policy_facts(policy: Policy, file: Path) -> dict[str, str]:
     if card["threshold_measure"] != "return":
         threshold = f"{card['threshold']:.1%} of the best return from nearby starts"
     facts = {"rollouts cloned": f"{counts} (return at least {threshold})"}
-    if "improved_value_in_model" in card:
-        before, after = card["value_in_model"], card["improved_value_in_model"]
-        facts["improved in the model"] = f"from a value of {before:.4g} to {after:.4g}, less costs of leaving the log"
+    if "improved_return_less_costs" in card:
+        before, after = card["return_less_costs"], card["improved_return_less_costs"]
+        facts["improved in the model"] = f"return there, minus costs of leaving the log: {before:.4g}, then {after:.4g}"
     return facts | common
 
 

@@ -30,21 +30,26 @@ class Critic(eqx.Module):
     std: Float[Array, "D"]
     value_mean: Float[Array, ""]
     value_std: Float[Array, ""]
+    limits: Float[Array, "2"]
+    """smallest and largest possible value"""
 
     def __call__(self, states: Float[Array, "*some D"]) -> Float[Array, "*some"]:
-        return self.network((states - self.mean) / self.std)[..., 0] * self.value_std + self.value_mean
+        values = self.network((states - self.mean) / self.std)[..., 0] * self.value_std + self.value_mean
+        return jnp.clip(values, self.limits[0], self.limits[1])
 
 
-def critic_of_graph(solution: Solution, visited: Int[np.ndarray, "v"], *, seed: int) -> Critic:
-    """The values of the states that the graph's policy visits.
+def critic_of_graph(
+    solution: Solution, visited: Int[np.ndarray, "v"], limits: tuple[float, float], *, step_value: float, seed: int
+) -> Critic:
+    """The values of the states that the graph's policy visits, of which `visited` is a sample.
 
-    Elsewhere the graph's values say little: states that nothing was stitched to are worth what the log happened to do
-    there, and neighbours differ by as much as all values do.
+    The other states of the graph are left out: where nothing was stitched, a state is worth what the log happened to do
+    there, and the nearest states may be worth much more or less.
     """
     mean, std = mean_and_std(solution.mdp.states[: solution.mdp.real_count])
-    value_mean, value_std = mean_and_std(solution.value[visited, None])
+    value_mean, value_std = solution.value[visited].mean(), max(float(solution.value[visited].std()), step_value)
     network = new_mlp((len(mean), *HIDDEN, 1), jax.random.key(seed))
-    scales = (jnp.asarray(part, jnp.float32) for part in (mean, std, value_mean[0], value_std[0]))
+    scales = (jnp.asarray(part, jnp.float32) for part in (mean, std, value_mean, value_std, np.array(limits)))
     return fitted(Critic(network, *scales), solution.mdp.states[visited], solution.value[visited], UPDATES, seed=seed)
 
 

@@ -8,8 +8,8 @@ A turn:
     clone           the first actions of the better ones, the policy's own where none is better, and, with less weight,
                     those of the clone of the graph's policy
 
-After every turn the policy is rolled out from the same starts, and the best policy is kept. Nothing but the model
-decides; where it is not to be believed, `simulation` says what is assumed.
+After every turn the policy is rolled out from the same starts, and the best policy is kept. All this happens in the
+model alone. `simulation` says what is assumed where the model cannot be trusted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ MIN_MARGIN, ERROR_QUANTILE = 0.5, 0.5
 POLICY_UPDATES, LEARNING_RATE, WARM_UP = 300, 3e-4, 0.05
 """of the policy in a turn"""
 PATIENCE = 3
-"""turns without a better policy after which there is no further one"""
+"""turns in a row without a better policy after which there is no further one"""
+TURN_PARTS = 4
+"""reports of progress in a turn"""
 
 
 def improve(
@@ -71,47 +73,61 @@ def improve(
 
     `rewards` are those of the log, and `step_value` is the reward that a step of delay costs.
     """
+    assert policy.support is not None  # every clone of a fit has one
+    assert not policy.squashed  # targets are means of clipped Gaussians
     mdp, members, rng = solution.mdp, dynamics.member_count, generator(seed, Stream.IMPROVEMENT)
     visited = reachable(mdp, solution.policy, mdp.starts)
-    assert policy.support is not None  # every clone of a fit has one
     support_cost = SupportCost.of(policy.support, mdp.states[visited], step_value=step_value, rng=rng)
     world = World.of(dynamics, support_cost, solution, rewards)
-    critic = of_graph = critic_of_graph(solution, visited, seed=seed)
+    # policies are compared by this critic in all turns; the one that is asked about variations changes
+    judge = critic = critic_of_graph(
+        solution,
+        rng.choice(visited, CRITIC_ROWS),
+        (float(world.worst), max(float(rewards.max()) / (1 - mdp.gamma), float(solution.value.max()))),
+        step_value=step_value,
+        seed=_seed(rng),
+    )
 
     def from_starts(count: int) -> Float[Array, "M B D"]:
         return shared_out(mdp.states[rng.choice(mdp.starts, count, p=mdp.start_weights)], members)
 
-    evaluated = from_starts(EVALUATED)
-    clone = actor = best = ModelActor.of(policy)
-    values: list[float] = []
-    for turn in range(config.turns + 1):
-        progress("improving the policy in the model", turn, config.turns)
-        # policies are compared by the same critic, that of the graph; the other one changes from turn to turn
-        values.append(float(roll_out(world, actor, of_graph, evaluated, STEPS).returns[0].mean()))
-        best = actor if values[-1] >= max(values) else best
-        failed = turn - int(np.argmax(values))
-        if turn == config.turns or failed >= PATIENCE:
-            break
+    def value(actor: ModelActor, starts: Float[Array, "M B D"]) -> float:
+        return float(roll_out(world, actor, judge, starts, STEPS).returns[0].mean())
+
+    def report(turn: int, part: int) -> None:
+        progress("improving the policy in the model", TURN_PARTS * turn + part, TURN_PARTS * config.turns)
+
+    evaluated, clone = from_starts(EVALUATED), ModelActor.of(policy)
+    best, best_value, failed = clone, value(clone, evaluated), 0
+    for turn in range(config.turns):
+        report(turn, 0)
         on_graph = shared_out(mdp.states[rng.choice(visited, ROLLOUTS)], members)
         first = jnp.concatenate([from_starts(ROLLOUTS), on_graph], axis=1)
-        explore_key, vary_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), turn))
-        states, returns = explored(world, best, critic, first, explore_key, rng)
-        rows = rng.integers(len(states), size=CRITIC_ROWS)
-        critic = fitted(critic, states[rows], returns[rows], FURTHER_UPDATES if turn else UPDATES, seed=turn)
-        errors = np.abs(np.asarray(critic(jnp.asarray(states[rows]))) - returns[rows])
-        margin = max(MIN_MARGIN * step_value, float(np.quantile(errors, ERROR_QUANTILE)))
-
+        states, returns = explored(world, best, critic, first, rng)
+        report(turn, 1)
+        critic, margin = refitted(critic, states, returns, UPDATES if turn == 0 else FURTHER_UPDATES, rng)
+        report(turn, 2)
         varied = np.split(states[rng.integers(len(states), size=PARTS * PART)], PARTS)
-        parts, keys = jnp.stack([shared_out(part, members) for part in varied]), jax.random.split(vary_key, PARTS)
-        units = (jnp.asarray(number, jnp.float32) for number in (margin, step_value))
+        parts, keys = jnp.stack([shared_out(part, members) for part in varied]), jax.random.split(_key(rng), PARTS)
+        units = (jnp.asarray(number, jnp.float32) for number in (max(margin, MIN_MARGIN * step_value), step_value))
         targets = better_targets(world, best, critic, parts, keys, *units)
         targets = between(clone, parts, targets, 1 / (1 + config.anchor))
         # a turn that has not made the policy better went too far for what the critic knows: go half as far
-        actor = learned(best, parts, between(best, parts, targets, 0.5**failed), seed=turn)
-    progress("improving the policy in the model", config.turns, config.turns)
+        actor = learned(best, parts, between(best, parts, targets, 0.5**failed), seed=_seed(rng))
+        report(turn, 3)
+        if (new_value := value(actor, evaluated)) > best_value:
+            best, best_value, failed = actor, new_value, 0
+        else:
+            failed += 1
+        if failed == PATIENCE:
+            break
+    report(config.turns, 0)
+    # the starts that have chosen the policy would show it in too good a light
+    fresh = from_starts(EVALUATED)
+    values = {"return_less_costs": value(clone, fresh), "improved_return_less_costs": value(best, fresh)}
     weights, biases = (tuple(map(np.asarray, part)) for part in (best.network.weights, best.network.biases))
-    card = {"improvement": to_plain(config), "value_in_model": values[0], "improved_value_in_model": max(values)}
-    return replace(policy, weights=weights, biases=biases, card={**policy.card, **card})
+    card = {**policy.card, "improvement": to_plain(config), **values}
+    return replace(policy, weights=weights, biases=biases, card=card)
 
 
 def explored(
@@ -119,7 +135,6 @@ def explored(
     actor: ModelActor,
     critic: Critic,
     first: Float[Array, "M B D"],
-    key: PRNGKeyArray,
     rng: np.random.Generator,
 ) -> tuple[Float[np.ndarray, "n D"], Float[np.ndarray, "n"]]:
     """The states of rollouts, and what the policy returns from there.
@@ -128,9 +143,23 @@ def explored(
     """
     states, returns = roll_out(world, actor, critic, first, STEPS).rows()
     chosen = states[rng.integers(len(states), size=2 * ROLLOUTS)]
-    ends = varied_ends(world, actor, shared_out(chosen, world.dynamics.member_count), key)
+    ends = varied_ends(world, actor, shared_out(chosen, world.dynamics.member_count), _key(rng))
     further = roll_out(world, actor, critic, ends, STEPS).rows()
     return np.concatenate([states, further[0]]), np.concatenate([returns, further[1]])
+
+
+def refitted(
+    critic: Critic,
+    states: Float[np.ndarray, "n D"],
+    returns: Float[np.ndarray, "n"],
+    updates: int,
+    rng: np.random.Generator,
+) -> tuple[Critic, float]:
+    """The critic of the policy with these returns, and a quantile of its errors on other rows of them."""
+    rows, others = rng.integers(len(states), size=(2, CRITIC_ROWS))
+    critic = fitted(critic, states[rows], returns[rows], updates, seed=_seed(rng))
+    errors = np.abs(np.asarray(critic(jnp.asarray(states[others]))) - returns[others])
+    return critic, float(np.quantile(errors, ERROR_QUANTILE))
 
 
 def between(
@@ -152,6 +181,14 @@ def learned(
         np.asarray(part).reshape(-1, part.shape[-1]) for part in ((states - actor.mean) / actor.std, targets)
     )
     return replace(actor, network=regress(problem, actor.network, inputs, outputs, seed=seed))
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+def _key(rng: np.random.Generator) -> PRNGKeyArray:
+    return jax.random.key(_seed(rng))
 
 
 def _squared_error(network: MLP, rows: Rows, batch: Array, _: None) -> Float[Array, ""]:

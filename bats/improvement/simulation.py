@@ -5,8 +5,8 @@ model is not to be believed everywhere:
 
     out of the support     the members may agree and still be wrong, on a way through a wall for example. Being there
                            costs reward, the more the farther from the log and from what the graph's policy visits
-    out of the box         around the log, networks may predict anything. The rollout ends there, and the least value of
-                           the graph is assumed for what follows
+    out of the box         around the log, networks may predict anything. The rollout ends there, and what follows is
+                           assumed to be worse than anything in the box
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class World(eqx.Module):
     rewards: Float[Array, "2"]
     """smallest and largest logged reward"""
     worst: Float[Array, ""]
-    """the least value of the graph"""
+    """less than any value in the box: the least value of the graph less the cost of never returning to the support"""
     gamma: float = eqx.field(static=True)
 
     @classmethod
@@ -52,7 +52,10 @@ class World(eqx.Module):
         logged = slice(solution.mdp.real_count)
         states, worst = solution.mdp.states[logged], solution.value[logged].min()
         low, high = states.min(axis=0), states.max(axis=0)
-        margin = BOX_MARGIN * (high - low)
+        # a component that is constant in the log limits nothing: the model predicts small changes of it
+        margin = np.where(np.asarray(support_cost.weight) > 0, BOX_MARGIN * (high - low), np.inf)
+        # otherwise it would pay to leave the box rather than to return to the support
+        worst = worst - float(support_cost.cost) / (1 - solution.mdp.gamma)
         limits = (low - margin, high + margin, np.array([rewards.min(), rewards.max()]), worst)
         low_limit, high_limit, reward_limits, least = (jnp.asarray(limit, jnp.float32) for limit in limits)
         return cls(dynamics, support_cost, low_limit, high_limit, reward_limits, least, solution.mdp.gamma)
@@ -68,12 +71,12 @@ class World(eqx.Module):
         continuing = dynamics.continuing_reward(states, actions, after)
         reward = jnp.where(ends, dynamics.reward(states, actions, after), continuing)
         reward = jnp.clip(jnp.nan_to_num(reward, nan=self.rewards[0]), self.rewards[0], self.rewards[1])
-        leaves = ~ends & ~jnp.all((after >= self.low) & (after <= self.high), axis=-1)  # true for NaN
+        leaves = ~jnp.all((after >= self.low) & (after <= self.high), axis=-1)  # true for NaN
         goes_on = ~(ends | leaves)
-        # states change little in a few steps, and distances to the whole sample take as long as the model
+        # distances to the whole sample take as long as the model; what leaves the support for less time goes unseen
         checked = number % CHECKED_EVERY == 0
         cost = jax.lax.cond(checked, lambda at: self.support_cost(at), lambda _: jnp.zeros(goes_on.shape), after)
-        reward = reward - CHECKED_EVERY * jnp.where(goes_on, cost, 0.0)
+        reward = reward - CHECKED_EVERY * jnp.where(leaves, 0.0, cost)
         return after, reward + jnp.where(leaves, self.gamma * self.worst, 0.0), goes_on
 
 
@@ -115,6 +118,7 @@ def roll_out(world: World, actor: ModelActor, critic: Critic, starts: Float[Arra
 
 
 def shared_out(states: Float[np.ndarray, "n D"], members: int) -> Float[Array, "M B D"]:
-    """Every member's share of the states; a few at the end are left out."""
-    count = len(states) // members
-    return jnp.asarray(states[: count * members].reshape(members, count, -1), jnp.float32)
+    """Every member's share of the states; a few at the end are left out, and too few are repeated."""
+    count = max(len(states) // members, 1)
+    rows = np.arange(members * count) % len(states)
+    return jnp.asarray(states[rows].reshape(members, count, -1), jnp.float32)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from bats.improvement.critic import Critic
 from bats.improvement.simulation import World
+from bats.policy.cloning import AT_BOUND
 from bats.policy.model_actor import ModelActor
 
 LOOKAHEAD = 16
@@ -26,8 +27,8 @@ NOISE = (0.05, 0.5)
 """smallest and largest std of the noise, in halves of the range of actions"""
 CORRELATION = 0.8
 """of the noise of one step with that of the next: a smooth change of actions shows its effect sooner"""
-HOLD = 8
-"""most steps for which a discrete action is held"""
+TRIED, HOLD = 16, 8
+"""most discrete actions that are tried in a state, and most steps for which one is held"""
 TEMPERATURE, MAX_EXCESS = 1.0, 20.0
 """in steps: a gain that exceeds the margin weighs exp(excess / temperature) - 1, and no more than the largest excess"""
 
@@ -92,7 +93,7 @@ def _better_means(
     taken = taken.reshape(members, variations, count, width)
     # where the policy wants an action at its bound or beyond, and the variation takes it, nothing is to be learned
     own = jnp.broadcast_to(mean[:, None], taken.shape)
-    same = (jnp.abs(taken) >= 1) & (jnp.sign(taken) * own >= 1)
+    same = (jnp.abs(taken) >= 1 - AT_BOUND) & (jnp.sign(taken) * own >= 1)
     wanted = jnp.where(same, own, taken).at[:, 0].set(mean)
     return jnp.concatenate([(weight[..., None] * wanted).sum(axis=1), raw_std], axis=-1)
 
@@ -107,18 +108,21 @@ def _better_probabilities(
     step_value: Float[Array, ""],
 ) -> Float[Array, "M B actions"]:
     members, count, _ = starts.shape
-    actions = actor.action_count
-    assert actions is not None
-    # the policy as it is, and then all actions
-    action = jnp.tile(jnp.repeat(jnp.arange(-1, actions), count), (members, 1))
-    hold = jnp.tile(jax.random.randint(key, (members, count), 1, HOLD + 1), (1, actions + 1))
-    held = jax.nn.one_hot(action, actions), jnp.where(action < 0, 0, hold)
-    tiled = jnp.tile(starts, (1, actions + 1, 1))
+    assert actor.action_count is not None
+    tried_key, hold_key = jax.random.split(key)
+    tried = jax.random.permutation(tried_key, actor.action_count)[:TRIED]
+    variations = len(tried) + 1
+    # the policy as it is, held for no step, and then the tried actions
+    action = jnp.tile(jnp.repeat(jnp.concatenate([tried[:1], tried]), count), (members, 1))
+    hold = jnp.tile(jax.random.randint(hold_key, (members, count), 1, HOLD + 1), (1, variations))
+    held = jax.nn.one_hot(action, actor.action_count), hold.at[:, :count].set(0)
+    tiled = jnp.tile(starts, (1, variations, 1))
     unvaried = jnp.zeros((LOOKAHEAD, members, tiled.shape[1], 1))
     score, _, _ = scores(world, actor, critic, tiled, unvaried, held)
-    weight = importance(score.reshape(members, actions + 1, count), margin, step_value)
+    weight = importance(score.reshape(members, variations, count), margin, step_value)
     own = jax.nn.softmax(actor.outputs(starts))
-    return weight[:, 0, :, None] * own + jnp.moveaxis(weight[:, 1:], 1, 2)
+    better = jnp.zeros_like(own).at[..., tried].set(jnp.moveaxis(weight[:, 1:], 1, 2))
+    return weight[:, 0, :, None] * own + better
 
 
 def importance(

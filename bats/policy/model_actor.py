@@ -39,13 +39,13 @@ class ModelActor(eqx.Module):
     ) -> Float[Array, "*some A"]:
         """The policy's deterministic actions, as the dynamics take them.
 
-        Noise is added to continuous actions before they are clipped, in halves of their range.
+        Noise is added to continuous actions within their bounds, in halves of the range, and clipped there again.
         """
         outputs = self.outputs(states)
         if self.action_count is not None:
             return jax.nn.one_hot(outputs.argmax(axis=-1), self.action_count)
         mean = jnp.split(outputs, 2, axis=-1)[0]
-        mean = jnp.tanh(mean) if self.squashed else mean
+        mean = jnp.tanh(mean) if self.squashed else jnp.clip(mean, -1.0, 1.0)
         return jnp.clip(self.centre + self.half * (mean + noise), self.low, self.high)
 
     @property

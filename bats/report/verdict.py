@@ -61,7 +61,7 @@ def selection_section(run: Contents) -> Section | None:
     text = (
         f"This run's policy is {POLICY_NAMES[run.summary.policy]}. The policy with the best lower bound is kept. For "
         "this comparison, all bounds have the same calibration factors. If the lower bounds differ by at most 1% of "
-        "the range of possible values, the values in the model (not bounds) decide: another policy than the clone of "
+        "the range of possible values, the values in the model (not bounds) decide: a policy other than the clone of "
         "the stitched graph's policy is kept only if its value is higher, both as it is and minus the disagreement of "
         "the ensemble members."
     )

@@ -1,4 +1,4 @@
-"""The whole flow: log -> tabular MDP -> stitch with a learned model -> solve exactly -> clone -> certify.
+"""The whole flow: log -> tabular MDP -> stitch with a learned model -> solve exactly -> clone -> improve -> certify.
 
 Every stage is saved in the run's folder as soon as it is done, and loaded instead of made where it is there already.
 All randomness comes from the seed, so a run that was interrupted and continued ends as one that was not. Stages hand
@@ -74,7 +74,8 @@ def fit(
     progress: Progress = no_progress,
     on_round: OnRound = lambda record: None,
 ) -> Result:
-    """Learns a model of the log, stitches the log with it, solves the result exactly, clones and certifies its policy.
+    """Learns a model of the log, stitches the log with it, solves the result exactly, clones, improves and certifies
+    its policy.
 
     `config` may be the name of a preset. `folder` is made, or continued if it holds the same run. A `model` that was
     trained before, on another machine say, is taken instead of training one. `reuse` is the folder of a finished run of

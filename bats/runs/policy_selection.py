@@ -29,7 +29,7 @@ from bats.policy.cloning import clone
 from bats.policy.demonstrations import best_episodes, logged_rows
 from bats.policy.policy import Policy
 from bats.policy.support import Support
-from bats.runs.records import BATS, COMPARED, IMPROVED
+from bats.runs.records import BATS, BEST_TENTH, COMPARED, IMPROVED
 
 ALIKE_BOUNDS = 0.01
 """lower bounds that differ by no more than this share of the range of possible values are alike"""
@@ -41,9 +41,12 @@ def policies_to_compare(log: Dataset, config: Config) -> tuple[str, ...]:
     """The policies to compare: without bounds nothing can be compared, and of one episode the best tenth is all."""
     if config.certificate is None:
         return (BATS,)
-    left_out = set() if log.episode_count > 1 else {COMPARED[-1]}
-    left_out |= set() if config.improvement.turns else {IMPROVED}
-    return tuple(name for name in COMPARED if name not in left_out)
+    compared = list(COMPARED)
+    if config.improvement.turns == 0:
+        compared.remove(IMPROVED)
+    if log.episode_count == 1:
+        compared.remove(BEST_TENTH)
+    return tuple(compared)
 
 
 def clone_log(

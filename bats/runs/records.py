@@ -25,16 +25,17 @@ BATS = "bats"
 """name of the clone of the stitched graph's policy"""
 IMPROVED = "improved"
 """name of this clone after it was improved in the model"""
-CLONED_SHARES = {"log": 1.0, "best-tenth": 0.1}
+BEST_TENTH = "best-tenth"
+CLONED_SHARES = {"log": 1.0, BEST_TENTH: 0.1}
 """names of clones of the log that it is compared with, and the share of the log that is cloned"""
 COMPARED = (BATS, IMPROVED, *CLONED_SHARES)
 FROM_GRAPH = (BATS, IMPROVED)
-"""those of them that the stitched graph has taught"""
+"""those of them that come from the stitched graph; the others are clones of the log"""
 POLICY_NAMES = {
     BATS: "the clone of the stitched graph's policy",
     IMPROVED: "the clone of the stitched graph's policy, improved in the model",
     "log": "the clone of the whole log",
-    "best-tenth": "the clone of the log's best tenth",
+    BEST_TENTH: "the clone of the log's best tenth",
 }
 
 

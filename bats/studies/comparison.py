@@ -183,7 +183,7 @@ def _fit_bats(
 
 
 def _stitched_evaluation(run: RunFolder) -> Path:
-    """The returns of the clone of the stitched graph's policy, where the run kept a clone of the log instead."""
+    """The returns of the clone of the stitched graph's policy, where the run kept another policy."""
     return run.policies / "bats-evaluation.json"
 
 
@@ -205,7 +205,7 @@ def read_scores(folder: Path, config: ComparisonConfig) -> list[RunScore]:
 
 
 def _keeps_another(path: Path) -> bool:
-    """Whether a run is finished with a clone of the log as its policy."""
+    """Whether a run is finished with a policy other than the clone of its graph's policy."""
     run = RunFolder(path)
     return run.is_finished and run.summary().policy != STITCHED
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 from bats.config import ImprovementConfig
 from bats.data.dataset import Dataset
@@ -15,7 +16,7 @@ from bats.graph.mdp import from_dataset
 from bats.graph.solve import Solution, policy_iteration
 from bats.improvement import improve as improvement
 from bats.improvement.critic import critic_of_graph, fitted
-from bats.improvement.improve import between, improve
+from bats.improvement.improve import PATIENCE, between, improve
 from bats.improvement.regression import Rows, regress
 from bats.networks.mlp import new_mlp
 from bats.networks.training import Problem, Schedule
@@ -50,7 +51,7 @@ def test_a_policy_that_stays_learns_to_go_where_the_reward_is_but_not_out_of_the
     clone = staying(positions())  # support ends 0.5 beyond the log, which ends at 1
     config = ImprovementConfig(turns=4, anchor=0.0)
     better = improve(clone, solution, conveyor(), rewards, config, step_value=0.1, seed=0)
-    assert better.card["improved_value_in_model"] > better.card["value_in_model"] + 1.0  # type: ignore[operator]
+    assert better.card["improved_return_less_costs"] > better.card["return_less_costs"] + 1.0  # type: ignore[operator]
     state = np.array([[0.1]])
     for _ in range(100):
         state = state + better.predict(state)
@@ -67,7 +68,26 @@ def test_where_nothing_can_be_gained_the_policy_stays_as_it_is() -> None:
     clone = replace(moving(positions(), step=0.5), low=np.array([-0.001]), high=np.array([0.001]))
     world = Indifferent(conveyor().networks)
     same = improve(clone, solution, world, rewards, ImprovementConfig(turns=1), step_value=0.1, seed=0)
-    np.testing.assert_allclose(same.predict(positions()), clone.predict(positions()), atol=1e-5)
+    np.testing.assert_array_equal(same.weights[0], clone.weights[0])
+    np.testing.assert_array_equal(same.biases[0], clone.biases[0])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_rollouts")
+def test_a_worse_policy_is_dropped_and_the_next_turn_goes_half_as_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    solution, rewards = solved_line()
+    clone, moves = staying(positions()), []
+
+    def worse(actor: ModelActor, states: Array, targets: Array, *, seed: int) -> ModelActor:
+        moves.append(float(jnp.abs(targets - actor.outputs(states)).mean()))
+        return replace(actor, network=replace(actor.network, biases=(jnp.array([-1.0, 0.0]),)))
+
+    monkeypatch.setattr(improvement, "learned", worse)
+    kept = improve(clone, solution, conveyor(), rewards, ImprovementConfig(turns=9), step_value=0.1, seed=0)
+    np.testing.assert_array_equal(kept.biases[0], clone.biases[0])
+    assert kept.card["improved_return_less_costs"] == kept.card["return_less_costs"]
+    assert len(moves) == PATIENCE
+    assert moves[0] > 1.5 * moves[1] > 1.5 * 1.5 * moves[2]
 
 
 def ring_log() -> tuple[Dataset, np.ndarray]:
@@ -136,7 +156,7 @@ def test_the_critic_learns_a_line() -> None:
 def test_the_critic_of_a_graph_knows_the_values_of_the_visited_states() -> None:
     solution, _ = solved_line()
     visited = np.arange(0, 200, 2)
-    critic = critic_of_graph(solution, visited, seed=0)
+    critic = critic_of_graph(solution, visited, (0.0, 10.0), step_value=0.1, seed=0)
     found = critic(jnp.asarray(solution.mdp.states[visited], jnp.float32))
     np.testing.assert_allclose(found, solution.value[visited], atol=0.3)  # values of 0 to 10
 

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
+from bats.data.dataset import Dataset
+from bats.graph.mdp import from_dataset
+from bats.graph.solve import Solution, policy_iteration
 from bats.improvement.simulation import CHECKED_EVERY, World, roll_out, shared_out
-from bats.improvement.support_cost import INNER, OUTER, OUTSIDE_COST
+from bats.improvement.support_cost import INNER, OUTER, OUTSIDE_COST, SupportCost
 from bats.policy.model_actor import ModelActor
+from bats.policy.support import Support
 from tests.bounds.conveyor import GAMMA, Conveyor, conveyor, moving, positions
 from tests.improvement.worlds import constant_critic, line, support_cost
 
@@ -68,6 +72,8 @@ def test_a_termination_ends_the_rollout_and_only_it_has_the_rewards_of_terminati
     world = replace(line(Ending(conveyor().networks)), rewards=jnp.array([-2.0, 20.0]))
     assert step(world, 0.0, 0.5) == pytest.approx((0.5, 0.5, True))
     assert step(world, 0.0, 1.5) == pytest.approx((1.5, 8.5, False))
+    # out of the box, the model's termination is not believed
+    assert step(world, 4.0, 2.0)[1] == pytest.approx(13.0 + GAMMA * -3.0)
 
 
 def test_the_cost_rises_between_the_inner_and_the_outer_distance() -> None:
@@ -110,6 +116,35 @@ def test_nothing_counts_after_a_rollouts_end() -> None:
     np.testing.assert_allclose(sorted(set(returns.tolist())), sorted([8.5, 0.75 + GAMMA * 8.5]), rtol=1e-6)
 
 
-def test_each_member_gets_its_share_of_the_states() -> None:
+def test_each_member_gets_its_share_of_the_states_and_too_few_are_repeated() -> None:
     shares = shared_out(np.arange(7.0)[:, None], MEMBERS)
     np.testing.assert_array_equal(shares[..., 0], [[0, 1], [2, 3], [4, 5]])
+    np.testing.assert_array_equal(shared_out(np.arange(2.0)[:, None], MEMBERS)[..., 0], [[0], [1], [0]])
+
+
+def two_components() -> tuple[Solution, np.ndarray]:
+    """A log whose second component is 7 in all rows."""
+    states = np.column_stack([positions()[:, 0], np.full(200, 7.0)])
+    log = Dataset.from_arrays(states, np.zeros((200, 1)), states[:, 0], next_observations=states)
+    return policy_iteration(from_dataset(log, gamma=GAMMA)), log.rewards
+
+
+def test_a_component_that_is_constant_in_the_log_ends_no_rollout() -> None:
+    solution, rewards = two_components()
+    weight = np.array([1.0, 0.0], np.float32)
+    support = Support((solution.mdp.states * weight).astype(np.float32), weight, 0.5)
+    cost = SupportCost.of(support, np.zeros((0, 2)), step_value=0.1, rng=np.random.default_rng(0))
+    world = World.of(conveyor(), cost, solution, rewards)
+    np.testing.assert_array_equal(np.isinf([world.low, world.high]), [[False, True]] * 2)
+    assert world.low[0] == pytest.approx(-0.5, abs=0.02)
+    assert world.high[0] == pytest.approx(1.5, abs=0.02)
+    assert cost(jnp.array([0.5, 1e6])) == 0.0
+
+
+def test_nothing_in_the_box_is_worse_than_to_leave_it() -> None:
+    solution, rewards = two_components()
+    support = Support(solution.mdp.states.astype(np.float32), np.ones(2, np.float32), 0.5)
+    cost = SupportCost.of(support, np.zeros((0, 2)), step_value=0.1, rng=np.random.default_rng(0))
+    world = World.of(conveyor(), cost, solution, rewards)
+    never_back = rewards.min() / (1 - GAMMA) - OUTSIDE_COST * 0.1 / (1 - GAMMA)
+    assert float(world.worst) <= never_back + 0.01

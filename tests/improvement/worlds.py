@@ -19,7 +19,8 @@ from tests.bounds.conveyor import GAMMA, conveyor
 def constant_critic(value: float, *, width: int = 1) -> Critic:
     """All states have the same value."""
     network = MLP((jnp.zeros((width, 1)),), (jnp.full(1, value),))
-    return Critic(network, jnp.zeros(width), jnp.ones(width), jnp.zeros(()), jnp.ones(()))
+    limits = jnp.array([-1e9, 1e9])
+    return Critic(network, jnp.zeros(width), jnp.ones(width), jnp.zeros(()), jnp.ones(()), limits)
 
 
 def support_cost(

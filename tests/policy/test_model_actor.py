@@ -23,6 +23,6 @@ def test_noise_is_in_halves_of_the_range_and_actions_stay_within_their_bounds() 
     actor = ModelActor.of(some_policy())
     states = jnp.asarray(observations(50, some_policy()))[None]
     means = actor.outputs(states)[..., :2]
-    expected = jnp.clip(actor.centre + actor.half * (means + 0.25), actor.low, actor.high)
+    expected = jnp.clip(actor.centre + actor.half * (jnp.clip(means, -1, 1) + 0.25), actor.low, actor.high)
     np.testing.assert_allclose(actor.act(states, jnp.full((1, 50, 2), 0.25)), expected, rtol=1e-5)
     np.testing.assert_allclose(actor.act(states, jnp.full((1, 50, 2), 100.0)), jnp.broadcast_to(actor.high, (1, 50, 2)))

@@ -26,7 +26,7 @@ from bats.policy.files import load_policy
 from bats.runs import pipeline
 from bats.runs.folder import RunFolder
 from bats.runs.pipeline import Job, fit, own_penalty, penalty_unit, solved_log
-from bats.runs.policy_selection import policies_to_compare
+from bats.runs.policy_selection import policies_to_compare, select_policy
 from bats.runs.records import Header
 from bats.runs.result import Result, load_result
 from bats.stitching.records import RoundRecord
@@ -360,10 +360,12 @@ def test_the_improved_policy_is_saved_and_bounded_and_its_stage_is_made_again_wh
     config = replace(SMALL, improvement=ImprovementConfig(turns=1))
     whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
     result = fit(small_log(), config, folder=whole.path)
-    card = load_policy(whole.compared("improved")).card
-    assert card["improved_value_in_model"] >= card["value_in_model"]  # type: ignore[operator]
-    assert load_certificate(whole.certificates / "improved") is not None
-    assert result.summary.policy in policies_to_compare(small_log(), config)
+    assert load_policy(whole.compared("improved")).card["improvement"] == {"turns": 1, "anchor": 0.1}
+    certificates = {
+        name: load_certificate(whole.certificates / name) for name in policies_to_compare(small_log(), config)
+    }
+    assert list(certificates) == ["bats", "improved", "log", "best-tenth"]
+    assert result.summary.policy == select_policy({name: one for name, one in certificates.items() if one is not None})
 
     def stop(text: str, done: int, total: int) -> None:
         if text.startswith("improving") and done == 1:
