@@ -61,9 +61,9 @@ def selection_section(run: Contents) -> Section | None:
     text = (
         f"This run's policy is {POLICY_NAMES[run.summary.policy]}. The policy with the best lower bound is kept. For "
         "this comparison, all bounds have the same calibration factors. If the lower bounds differ by at most 1% of "
-        "the range of possible values, the values in the model (not bounds) decide: a policy other than the clone of "
-        "the stitched graph's policy is kept only if its value is higher, both as it is and minus the disagreement of "
-        "the ensemble members."
+        "the range of possible values, the values in the model (not bounds) decide: a clone of the log is kept only if "
+        "its value is higher, both as it is and minus the disagreement of the ensemble members. The improved policy "
+        "is kept only for its lower bound."
     )
     bounds = ("lower bound", "upper bound", "lower bound, same factors")
     heading = ("policy", *bounds, "value in the model", "disagreement", "rollouts that leave the support", "")

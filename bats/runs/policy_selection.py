@@ -5,13 +5,15 @@
     log           a clone of the whole log
     best-tenth    a clone of the episodes with the largest returns that make up a tenth of the log
 
-The model may be wrong about an improvement, and where stitching does not help, a plain clone of the log may be the
-better policy. All are bounded in the same way, with
+Where stitching does not help, a plain clone of the log may be the better policy. All are bounded in the same way, with
 the same model, and the one with the best lower bound is the policy of the run. For this comparison all have the same
-calibration factors; the bounds in their certificates have factors of their own. Lower bounds that are alike decide
-nothing, as where a log is too small for bounds; then another policy is only preferred if its value in the model is
-higher, both as it is and minus the disagreement of the ensemble members. So uncertainty counts against a policy: a
-clone that leaves the support of the log is not kept just because little is known about it.
+calibration factors; the bounds in their certificates have factors of their own.
+
+Lower bounds that are alike decide nothing, as where a log is too small for bounds; then a clone of the log is only
+preferred if its value in the model is higher, both as it is and minus the disagreement of the ensemble members. So
+uncertainty counts against a policy: a clone that leaves the support of the log is not kept just because little is known
+about it. The improved policy was made to have a high value in the model, so this value says little for it: it is only
+preferred for a lower bound that is higher and says something.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def select_policy(certificates: Mapping[str, Certificate]) -> str:
     first, *others = certificates
     best = first
     for name in others:
-        if all(is_better(certificates[name], certificates[other]) for other in {first, best}):
+        better = has_better_bound if name == IMPROVED else is_better
+        if all(better(certificates[name], certificates[other]) for other in {first, best}):
             best = name
     return best
 
@@ -75,3 +78,9 @@ def is_better(one: Certificate, other: Certificate) -> bool:
     if abs(gain) > ALIKE_BOUNDS * (one.ceiling - one.floor):
         return gain > 0
     return one.in_model.value > other.in_model.value and one.in_model.pessimistic > other.in_model.pessimistic
+
+
+def has_better_bound(one: Certificate, other: Certificate) -> bool:
+    """Whether a policy's lower bound says something, and is higher than that of another."""
+    says_something = one.comparable_lower > one.floor + ALIKE_BOUNDS * (one.ceiling - one.floor)
+    return says_something and one.comparable_lower > other.comparable_lower

@@ -45,10 +45,16 @@ def alike(in_model: float) -> Certificate:
         ({"bats": compared(0.0, in_model=5.0, disagreement=9.0), "log": compared(0.0, in_model=4.0)}, "bats"),
         ({"bats": alike(5.0), "log": alike(5.9), "best-tenth": alike(6.1)}, "best-tenth"),
         ({"bats": compared(0.0), "log": compared(0.0), "best-tenth": compared(0.0)}, "bats"),
+        ({"bats": compared(5.0, in_model=6.0), "improved": compared(5.01, in_model=5.0)}, "improved"),
+        ({"bats": compared(5.0), "improved": compared(4.99, in_model=9.0)}, "bats"),
+        ({"bats": compared(0.0), "improved": compared(0.05, in_model=9.0)}, "bats"),
+        ({"bats": compared(5.0), "improved": compared(6.0), "log": compared(5.5)}, "improved"),
+        ({"bats": compared(5.0), "improved": compared(6.0), "log": compared(7.0)}, "log"),
     ],
     ids=[
         *("best bound", "better bound", "not better if reduced", "better in the model", "uncertain and worse"),
-        *("uncertain and better", "equally uncertain", "equal"),
+        *("uncertain and better", "equally uncertain", "equal", "improved by a little", "better in the model alone"),
+        *("bounds say nothing", "improved better than the log", "log better than improved"),
     ],
 )
 def test_the_best_bound_decides_and_where_bounds_are_alike_the_model(
