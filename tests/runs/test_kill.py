@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from tests.small_runs import COMPARED
+
 ROOT = Path(__file__).parents[2]
 MIN_KILLS = 30
 OWN_FILES = ("timings.jsonl", "lock")
