@@ -153,6 +153,7 @@ def test_the_critic_learns_a_line() -> None:
     assert np.abs(errors).mean() < 0.5  # of 20
 
 
+@pytest.mark.slow
 def test_the_critic_of_a_graph_knows_the_values_of_the_visited_states() -> None:
     solution, _ = solved_line()
     visited = np.arange(0, 200, 2)
