@@ -80,7 +80,7 @@ def improve(
     support_cost = SupportCost.of(policy.support, mdp.states[visited], step_value=step_value, rng=rng)
     world = World.of(dynamics, support_cost, solution, rewards)
     # policies are compared by this critic in all turns; the one that is asked about variations changes
-    judge = critic = critic_of_graph(
+    first_critic = critic = critic_of_graph(
         solution,
         rng.choice(visited, CRITIC_ROWS),
         (float(world.worst), max(float(rewards.max()) / (1 - mdp.gamma), float(solution.value.max()))),
@@ -92,7 +92,7 @@ def improve(
         return shared_out(mdp.states[rng.choice(mdp.starts, count, p=mdp.start_weights)], members)
 
     def value(actor: ModelActor, starts: Float[Array, "M B D"]) -> float:
-        return float(roll_out(world, actor, judge, starts, STEPS).returns[0].mean())
+        return float(roll_out(world, actor, first_critic, starts, STEPS).returns[0].mean())
 
     def report(turn: int, part: int) -> None:
         progress("improving the policy in the model", TURN_PARTS * turn + part, TURN_PARTS * config.turns)

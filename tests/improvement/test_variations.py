@@ -27,7 +27,7 @@ from bats.improvement.variations import (
 )
 from bats.policy.model_actor import ModelActor
 from tests.bounds.conveyor import Conveyor, conveyor, moving, positions, staying
-from tests.improvement.worlds import constant_critic, line
+from tests.improvement.worlds import constant_critic, line, support_cost
 
 KEY, ONE = jax.random.key(0), jnp.ones(())
 STARTS = shared_out(positions(30), 3)
@@ -110,6 +110,18 @@ def test_where_going_ahead_pays_the_policy_learns_to_go_ahead() -> None:
     # a variation whose first action is negative may still be better as a whole
     assert np.mean(targets > own) > 0.8
     assert np.mean(targets - own) > 0.1
+
+
+def test_the_policy_does_not_learn_to_leave_the_support_for_reward() -> None:
+    actor, critic = ModelActor.of(staying(positions())), constant_critic(0.0)
+    starts, keys = jnp.ones((1, 3, 30, 1)), jax.random.split(KEY, 1)
+
+    def mean_target(step_value: float) -> float:
+        world = line(cost=support_cost([1.0], limit=0.02, step_value=step_value))
+        return float(better_targets(world, actor, critic, starts, keys, 0.5 * ONE, ONE)[..., 0].mean())
+
+    assert mean_target(0.0) > 0.1
+    assert abs(mean_target(10.0)) < 0.01
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (1.8796, 2.4765)])
